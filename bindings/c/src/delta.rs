@@ -1,4 +1,4 @@
-//! Deltas: what has changed, in a file.
+//! Deltas: the changes of a state, in a file.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -16,8 +16,8 @@ use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status}
 use crate::versioned::{OutParameter, Versioned};
 use crate::work::check_range;
 
-/// The number of a state of a chain. Two states with the same number have the same bytes. All
-/// zeroes means no state.
+/// The ID of a state of a chain. Two states with the same ID have the same bytes. All zeroes mean
+/// no state.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct hugekit_state {
@@ -36,13 +36,14 @@ impl From<StateId> for hugekit_state {
 pub struct hugekit_saved {
     /// `sizeof(hugekit_saved)`.
     pub size: usize,
-    /// The state.
+    /// The ID of the state.
     pub state: hugekit_state,
-    /// Bytes of the blocks of 4 KiB that have changed.
+    /// Bytes of the changed blocks of 4 KiB.
     pub changed: u64,
     /// Bytes that were written to the file.
     pub written: u64,
-    /// 1 if the delta contains the whole state, so it can be applied without another; else 0.
+    /// 1 if the delta contains the whole state, so that it can be applied to any memory; otherwise
+    /// 0.
     pub is_full: u32,
     /// Zero.
     pub reserved: u32,
@@ -54,12 +55,12 @@ unsafe impl Versioned for hugekit_saved {
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
 }
 
-/// States of some memory, saved one after the other as changes. To find the changes, it keeps a tag
-/// of each block of 4 KiB, in 24 bytes of memory. It keeps at most 64 of the files open that earlier
-/// states were saved to. Made by `hugekit_chain_new`.
+/// A chain of deltas: states of some memory, saved one after the other as changes. To find changes,
+/// the chain keeps a tag of each block of 4 KiB, in 24 bytes of memory. The chain keeps at most 64
+/// files of earlier states open. Made by `hugekit_chain_new`.
 pub struct hugekit_chain(Mutex<Chain>);
 
-/// Makes a chain of states of `length` bytes and stores its handle in `*chain`. Its first state is
+/// Makes a chain of states of `length` bytes and stores its handle in `*chain`. The first state is
 /// saved in full.
 ///
 /// # Safety
@@ -77,7 +78,7 @@ pub unsafe extern "C" fn hugekit_chain_new(
 /// Frees the chain. Does nothing for NULL.
 ///
 /// # Safety
-/// NULL, or a chain that no thread uses any more.
+/// `chain` is NULL, or a chain that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_chain_free(chain: *mut hugekit_chain) {
     // SAFETY: `chain` is NULL or came from `hugekit_chain_new`, and no thread uses it any more.
@@ -88,18 +89,22 @@ pub unsafe extern "C" fn hugekit_chain_free(chain: *mut hugekit_chain) {
 /// `*epoch`, and the result in `*saved`, which may be NULL. The changes are consumed, and must
 /// still be freed.
 ///
-/// The call neither closes nor synchronises the descriptor: the state is saved only after the
-/// caller has synchronised it. If an earlier file was removed or written to, its blocks are written
-/// again: all bytes of them that were written in memory are in the next delta then.
+/// The call neither closes nor synchronises the descriptor: the state is durable only after the
+/// caller has synchronised the descriptor. If an earlier file was removed or written to, the next
+/// delta contains all blocks of that file in which a byte was written in memory.
 ///
 /// The first state is saved in full, so it needs changes of all bytes: from
 /// `hugekit_changes_first`, or from `hugekit_region_changes` without an epoch. The state after a
-/// failed call needs them too, because there is no epoch then; the chain continues from the last
-/// state that was saved.
+/// failed call also needs changes of all bytes, because the failed call makes no epoch. The chain
+/// then continues from the last saved state.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` if the chain's states have another length, if a first state
-/// is not complete, or if the changes are consumed already; with `HUGEKIT_STATUS_SYSTEM` if the
-/// file fails; with `HUGEKIT_STATUS_LOST` if the snapshot is lost. There is no epoch then.
+/// Fails with:
+/// - `HUGEKIT_STATUS_INVALID` if the chain's states have another length, if a first state is not
+///   complete, or if the changes are consumed already.
+/// - `HUGEKIT_STATUS_SYSTEM` if writing to the file fails.
+/// - `HUGEKIT_STATUS_LOST` if the snapshot is lost.
+///
+/// After an error there is no epoch.
 ///
 /// # Safety
 /// `chain` is NULL or a chain. `changes` is NULL or changes. The descriptor stays open during the
@@ -148,16 +153,16 @@ fn save(chain: &mut Chain, changes: Changes, file: &File) -> Answer<(hugekit_sav
     Ok((answer, epoch))
 }
 
-/// Applies a delta from an open file to `len` bytes of memory: changes them from the state `*base`
-/// to the delta's state, and stores the number of that in `*state`, which may be NULL. `base` is
-/// NULL or all zeroes for a full delta.
+/// Applies a delta from an open file to `len` bytes of memory: changes the memory from the state
+/// `*base` to the delta's state, and stores the ID of the new state in `*state`, which may be NULL.
+/// For a full delta, `base` is NULL or all zeroes.
 ///
-/// The whole delta is read and checked before a byte of memory changes. It begins at the
-/// descriptor's position and is read twice, so it must be a regular file. The call does not close
-/// the descriptor.
+/// The whole delta is read and checked before a byte of memory changes. The delta begins at the
+/// descriptor's position and is read twice, so the file must be a regular file. The call does not
+/// close the descriptor.
 ///
 /// Fails with `HUGEKIT_STATUS_INVALID` for a delta that is damaged, truncated, of another base or
-/// of another length, and the error names the place; with `HUGEKIT_STATUS_SYSTEM` if the file
+/// of another length; the error contains the offset. Fails with `HUGEKIT_STATUS_SYSTEM` if the file
 /// cannot be read.
 ///
 /// # Safety

@@ -1,4 +1,4 @@
-//! Epochs: states one after the other, each as what has changed since the one before.
+//! Epochs: successive states, each as the changes since the previous state.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -39,15 +39,15 @@ fn ended(name: &str) -> Refusal {
     Refusal::invalid(format_args!("the {name} has ended: it was used before"))
 }
 
-/// The bytes of a state of memory that changed since the state before; for the first state, all
-/// bytes. Made by `hugekit_changes_first`, `hugekit_changes_since` and, for a region,
-/// `hugekit_region_changes`. Consumed by `hugekit_changes_write` or `hugekit_chain_save`, which
-/// make an epoch.
+/// The bytes of a state of memory that changed since the previous state. For the first state, all
+/// bytes. Made by `hugekit_changes_first` and `hugekit_changes_since`, for a region by
+/// `hugekit_region_changes`. `hugekit_changes_write` and `hugekit_chain_save` consume the changes
+/// and make an epoch.
 pub struct hugekit_changes(Once<Changes>);
 
-/// The time since a state was saved. The library notes which granules are written during it; the
-/// first write to each costs one fault. Consumed by `hugekit_changes_since` or
-/// `hugekit_region_changes`.
+/// The time since a state was saved. During an epoch, the library records the granules that are
+/// written; the first write to each granule costs one fault. `hugekit_changes_since` and
+/// `hugekit_region_changes` consume the epoch.
 pub struct hugekit_epoch(Once<Epoch>);
 
 impl hugekit_changes {
@@ -98,12 +98,14 @@ pub unsafe extern "C" fn hugekit_changes_first(
 
 /// Takes a snapshot of the bytes of the epoch's memory that were written since the epoch began, and
 /// stores its handle in `*changes`. The epoch is consumed, and must still be freed. Memory that was
-/// unmapped, discarded or replaced meanwhile counts as written if it is mapped now. `options` may
-/// be NULL; the granule is the epoch's.
+/// unmapped, discarded or replaced since the epoch began counts as written if it is mapped now.
+/// `options` may be NULL; the granule is the epoch's granule.
 ///
-/// Fails as `hugekit_snapshot_new` does; with `HUGEKIT_STATUS_CONFLICT` for the epoch of a region;
-/// with `HUGEKIT_STATUS_INVALID` if the epoch is consumed already; with `HUGEKIT_STATUS_LOST` if
-/// the written bytes are not known any more: begin with `hugekit_changes_first` again.
+/// Fails as `hugekit_snapshot_new` does, and with:
+/// - `HUGEKIT_STATUS_CONFLICT` for the epoch of a region.
+/// - `HUGEKIT_STATUS_INVALID` if the epoch is consumed already.
+/// - `HUGEKIT_STATUS_LOST` if the written bytes are unknown. Begin with `hugekit_changes_first`
+///   again.
 ///
 /// # Safety
 /// The conditions of `hugekit_changes_first`. `epoch` is NULL or an epoch.
@@ -124,12 +126,13 @@ pub unsafe extern "C" fn hugekit_changes_since(
     })
 }
 
-/// Takes a snapshot of the bytes of a region that were written since the epoch began, or of all
-/// bytes if `epoch` is NULL, and stores its handle in `*changes`. The epoch is consumed, and must
-/// still be freed. A region has one epoch at a time, the last. Pinned ranges count as written.
+/// Takes a snapshot of the bytes of a region that were written since the epoch began, and stores
+/// its handle in `*changes`. If `epoch` is NULL, all bytes are in the snapshot. The epoch is
+/// consumed, and must still be freed. A region has one epoch at a time, the last one. Pinned ranges
+/// count as written.
 ///
 /// Fails as `hugekit_region_fork` does, and with `HUGEKIT_STATUS_CONFLICT` if the epoch is not the
-/// region's last one.
+/// last epoch of the region.
 ///
 /// # Safety
 /// `region` is NULL or a region. `epoch` is NULL or an epoch. `options` is NULL or such a
@@ -156,10 +159,10 @@ pub unsafe extern "C" fn hugekit_region_changes(
     })
 }
 
-/// Bytes of the whole state. 0 for NULL, and if the changes are consumed.
+/// Returns the length of the whole state in bytes. 0 for NULL, and if the changes are consumed.
 ///
 /// # Safety
-/// NULL, or changes.
+/// `changes` is NULL or changes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_changes_len(changes: *const hugekit_changes) -> usize {
     // SAFETY: `changes` is NULL or a handle that is not freed meanwhile.
@@ -167,8 +170,8 @@ pub unsafe extern "C" fn hugekit_changes_len(changes: *const hugekit_changes) ->
 }
 
 /// Stores the ranges that may have changed in `parts`, ascending, at most `room` of them, and the
-/// number of all ranges in `*count`. They are whole granules, except at the start and end of the
-/// state.
+/// number of all ranges in `*count`. The ranges are whole granules, except at the start and end of
+/// the state.
 ///
 /// Fails with `HUGEKIT_STATUS_INVALID` if the changes are consumed.
 ///
@@ -199,13 +202,14 @@ pub unsafe extern "C" fn hugekit_changes_parts(
     })())
 }
 
-/// Makes `len` bytes from `offset` on writable without a fault, for a system call or a device that
-/// writes to them. They are copied aside, and count as written in the next state.
+/// Makes `len` bytes from `offset` on writable without a fault. Call this before a system call or a
+/// device writes to these bytes. The bytes are copied aside, and count as written in the next
+/// state.
 ///
 /// Fails as `hugekit_snapshot_prepare_write` does.
 ///
 /// # Safety
-/// NULL, or changes.
+/// `changes` is NULL or changes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_changes_prepare_write(
     changes: *const hugekit_changes,
@@ -218,7 +222,8 @@ pub unsafe extern "C" fn hugekit_changes_prepare_write(
     answer(changes.and_then(|changes| changes.0.with("changes", prepare)))
 }
 
-/// Receives `len` bytes of a state, from `offset` on. Returns 0 to continue, or an errno to stop.
+/// A callback that receives `len` bytes of a state, from `offset` on. It returns 0 to continue, or
+/// an errno to stop.
 pub type hugekit_take = Option<
     unsafe extern "C-unwind" fn(
         offset: usize,
@@ -228,14 +233,17 @@ pub type hugekit_take = Option<
     ) -> i32,
 >;
 
-/// Calls `take` for the changed bytes in order, at most 2 MiB at a time, and stores in `*epoch` a
+/// Calls `take` for the changed bytes in order, at most 2 MiB at a time. Stores in `*epoch` a
 /// handle of the epoch that began when the snapshot was taken. `take` may be slow: no other thread
 /// waits for it. The changes are consumed, also on an error, and must still be freed.
 ///
-/// Fails with `HUGEKIT_STATUS_SYSTEM` and the errno that `take` returned; with
-/// `HUGEKIT_STATUS_LOST` if writers changed more than the snapshot may hold, or the memory was
-/// unmapped; with `HUGEKIT_STATUS_INVALID` if the changes were consumed before. There is no epoch
-/// then.
+/// Fails with:
+/// - `HUGEKIT_STATUS_SYSTEM` if `take` returned an errno, which `hugekit_last_errno` then returns.
+/// - `HUGEKIT_STATUS_LOST` if writers changed more than the snapshot may hold, or if the memory was
+///   unmapped.
+/// - `HUGEKIT_STATUS_INVALID` if the changes were consumed before.
+///
+/// After an error there is no epoch.
 ///
 /// # Safety
 /// `changes` is NULL or changes. `epoch` can be written. `take` may be called with `context`.
@@ -264,21 +272,21 @@ pub unsafe extern "C" fn hugekit_changes_write(
 }
 
 /// Frees the handle. Changes that were not consumed make no epoch. Does nothing for NULL. In a
-/// forked child it frees only the handle.
+/// forked child the call frees only the handle.
 ///
 /// # Safety
-/// NULL, or changes that no thread uses any more.
+/// `changes` is NULL, or changes that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_changes_free(changes: *mut hugekit_changes) {
     // SAFETY: `changes` is NULL or a handle that the library gave, and no thread uses it any more.
     drop(unsafe { status::take_handle(changes) });
 }
 
-/// Makes `len` bytes from `offset` on writable without a fault, as `hugekit_changes_prepare_write`
-/// does, between two states.
+/// Makes `len` bytes from `offset` on writable without a fault between two states, as
+/// `hugekit_changes_prepare_write` does.
 ///
 /// # Safety
-/// NULL, or an epoch.
+/// `epoch` is NULL or an epoch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_epoch_prepare_write(
     epoch: *const hugekit_epoch,
@@ -291,11 +299,12 @@ pub unsafe extern "C" fn hugekit_epoch_prepare_write(
     answer(epoch.and_then(|epoch| epoch.0.with("epoch", prepare)))
 }
 
-/// Bytes of the granules that are written all the time. Their writes cost no faults, and they count
-/// as changed in the next state. 0 for NULL, and if the epoch is consumed.
+/// Returns the number of bytes of the granules that are written all the time. Writes to these
+/// granules cost no faults, and the granules count as changed in the next state. 0 for NULL, and if
+/// the epoch is consumed.
 ///
 /// # Safety
-/// NULL, or an epoch.
+/// `epoch` is NULL or an epoch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_epoch_unwatched(epoch: *const hugekit_epoch) -> usize {
     // SAFETY: `epoch` is NULL or a handle that is not freed meanwhile.
@@ -304,11 +313,11 @@ pub unsafe extern "C" fn hugekit_epoch_unwatched(epoch: *const hugekit_epoch) ->
     epoch.and_then(|epoch| epoch.0.with("epoch", unwatched)).unwrap_or(0)
 }
 
-/// Frees the handle. An epoch that was not consumed stops noting writes. Does nothing for NULL. In
-/// a forked child it frees only the handle.
+/// Frees the handle. If the epoch was not consumed, the library stops recording writes. Does
+/// nothing for NULL. In a forked child the call frees only the handle.
 ///
 /// # Safety
-/// NULL, or an epoch that no thread uses any more.
+/// `epoch` is NULL, or an epoch that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_epoch_free(epoch: *mut hugekit_epoch) {
     // SAFETY: `epoch` is NULL or a handle that the library gave, and no thread uses it any more.

@@ -18,7 +18,7 @@ use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status}
 use crate::versioned::{self, CallerOptions, OutParameter, Versioned};
 use crate::work::{as_progress, hugekit_cancel, hugekit_progress, threads, told};
 
-/// Memory that no process can change any more, and that many processes map privately. Made by
+/// Sealed memory that no process can change, and that many processes map privately. Made by
 /// `hugekit_image_load` and `hugekit_image_get`.
 pub struct hugekit_image(Image);
 
@@ -35,14 +35,16 @@ pub struct hugekit_image_options {
     pub deltas: *const *const c_char,
     /// The number of these paths.
     pub delta_count: usize,
-    /// The state of a raw memory file: a first delta that begins with another state is refused. All
+    /// The state of a raw memory file. A first delta that begins with another state is refused. All
     /// zeroes: the first delta may begin with any state of the same length.
     pub state: hugekit_state,
     /// The name of the image in `/proc/self/maps`: `/memfd:hugekit:NAME`. NULL: `"image"`.
     pub name: *const c_char,
-    /// Threads that read a raw memory file. 0: as many as are useful. One thread applies deltas.
+    /// Threads that read a raw memory file. 0: as many as are useful. Deltas are applied by one
+    /// thread.
     pub threads: usize,
-    /// Called with the bytes of all sources that were read, or NULL.
+    /// Called with the bytes of the sources that were read, and the bytes of all sources. NULL: no
+    /// callback.
     pub progress: hugekit_progress,
     /// Passed to `progress` unchanged.
     pub context: *mut c_void,
@@ -64,15 +66,15 @@ impl CallerOptions for hugekit_image_options {
     }
 }
 
-/// The memory of an image, in bytes.
+/// The size of an image, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_image_facts {
     /// `sizeof(hugekit_image_facts)`, set by the caller.
     pub size: usize,
-    /// The length.
+    /// The length of the image.
     pub bytes: u64,
-    /// Bytes that the kernel has put pages behind. The other bytes are zero.
+    /// Bytes that are populated. The other bytes are zero.
     pub present: u64,
     /// Bytes that were on huge pages when the image was loaded.
     pub huge: u64,
@@ -84,19 +86,22 @@ unsafe impl Versioned for hugekit_image_facts {
     const FIRST: usize = offset_of!(Self, huge) + size_of::<u64>();
 }
 
-/// Loads an image from a file, and stores its handle in `*image`. `path` is a raw memory file, such
-/// as Firecracker, Cloud Hypervisor and QEMU write, or a full delta. `options` may be NULL. Holes
-/// and blocks of zeroes take no memory. Free the image with `hugekit_image_free`.
+/// Loads an image from a file, and stores its handle in `*image`. `path` is a full delta, or a raw
+/// memory file as Firecracker, Cloud Hypervisor and QEMU write it. `options` may be NULL. Holes and
+/// blocks of zeroes need no memory. Free the image with `hugekit_image_free`.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` for a file that is not regular or empty, and for a delta
-/// that is damaged or does not follow on the source before it; with `HUGEKIT_STATUS_CONFLICT` for a
-/// file that was changed during the load; with `HUGEKIT_STATUS_NO_MEMORY` if memory is short; with
-/// `HUGEKIT_STATUS_SYSTEM` or `HUGEKIT_STATUS_NOT_PERMITTED` if a file cannot be read. The error
-/// names the file. Loaded memory returns to the kernel.
+/// Fails with:
+/// - `HUGEKIT_STATUS_INVALID` for a file that is not regular or is empty, and for a delta that is
+///   damaged or does not follow on the previous source.
+/// - `HUGEKIT_STATUS_CONFLICT` for a file that was changed during the load.
+/// - `HUGEKIT_STATUS_NO_MEMORY` if memory is short.
+/// - `HUGEKIT_STATUS_SYSTEM` or `HUGEKIT_STATUS_NOT_PERMITTED` if a file cannot be read.
+///
+/// The error contains the name of the file. After an error, the loaded memory is freed.
 ///
 /// # Safety
 /// `path` is NULL or ends with a zero byte. `image` can be written. `options` is NULL or such a
-/// structure: its texts are NULL or end with a zero byte, and its list is as long as `delta_count`.
+/// structure. Its texts are NULL or end with a zero byte, and its list is as long as `delta_count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_image_load(
     path: *const c_char,
@@ -162,7 +167,7 @@ fn refusal(error: ImageError, paths: &[&Path]) -> Refusal {
 }
 
 /// # Safety
-/// NULL, or a text that ends with a zero byte and that outlives what is returned.
+/// NULL, or a text that ends with a zero byte and that outlives the returned path.
 pub(crate) unsafe fn path_of<'a>(name: &str, text: *const c_char) -> Answer<&'a Path> {
     if text.is_null() {
         return Err(Refusal::invalid(format_args!("{name} is NULL")));
@@ -172,12 +177,12 @@ pub(crate) unsafe fn path_of<'a>(name: &str, text: *const c_char) -> Answer<&'a 
     Ok(Path::new(OsStr::from_bytes(text.to_bytes())))
 }
 
-/// Gets an image that a broker holds, and stores its handle in `*image`. `socket` is the path of a
-/// `hugekit broker`, which must run as root or as this process's user. `name` is the name of the
-/// image. Free the image with `hugekit_image_free`.
+/// Gets an image that a broker holds, and stores its handle in `*image`. `socket` is the path of
+/// the socket of a `hugekit broker`, which must run as root or as this process's user. `name` is
+/// the name of the image. Free the image with `hugekit_image_free`.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` if the broker has no image of this name; with
-/// `HUGEKIT_STATUS_SYSTEM` if no broker listens.
+/// Fails with `HUGEKIT_STATUS_INVALID` if the broker has no image of this name, and with
+/// `HUGEKIT_STATUS_SYSTEM` if no broker listens at the socket.
 ///
 /// # Safety
 /// `socket` and `name` are NULL or end with a zero byte. `image` can be written.
@@ -197,7 +202,7 @@ pub unsafe extern "C" fn hugekit_image_get(
     })
 }
 
-/// Fills `facts`.
+/// Fills `facts` with the size of the image.
 ///
 /// # Safety
 /// `image` is NULL or an image. `facts` can be written, and its size is set.
@@ -217,12 +222,13 @@ pub unsafe extern "C" fn hugekit_image_query(
     })())
 }
 
-/// The descriptor of the image's file, opened for reading, for a program that maps the image
-/// itself: a child that inherits the descriptor opens `/proc/self/fd/N`. It belongs to the image
-/// and is closed on `exec`: duplicate it, or clear `FD_CLOEXEC` in the child. -1 for NULL.
+/// Returns the descriptor of the image's file, opened for reading. This is for a program that maps
+/// the image itself: a child that inherits the descriptor opens `/proc/self/fd/N`. The descriptor
+/// belongs to the image and is closed on `exec`: duplicate it, or clear `FD_CLOEXEC` in the child.
+/// -1 for NULL.
 ///
 /// # Safety
-/// NULL, or an image.
+/// `image` is NULL or an image.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_image_file(image: *const hugekit_image) -> c_int {
     // SAFETY: `image` is NULL or a handle that is not freed meanwhile.
@@ -230,12 +236,14 @@ pub unsafe extern "C" fn hugekit_image_file(image: *const hugekit_image) -> c_in
 }
 
 /// Maps the image privately at a multiple of 2 MiB, and stores the mapping's handle in `*mapping`.
-/// The program may write to the memory; no other process sees its writes. The first read of each
-/// 2 MiB on a huge page costs a page fault. A write copies the base page, and the 2 MiB around it
-/// are then mapped by base pages. If memory is short at this moment, the kernel's OOM killer ends a
-/// process. Mapping and image may be freed in any order. Children of `fork(2)` inherit the memory.
+/// The program may write to the memory; no other process sees its writes. Mapping and image may be
+/// freed in any order. Children of `fork(2)` inherit the memory.
 ///
-/// Fails with `HUGEKIT_STATUS_SYSTEM` if addresses or mappings are short.
+/// The first read of each 2 MiB on a huge page costs a page fault. The first write to a base page
+/// copies the page, and the 2 MiB around it are then mapped by base pages. If memory is short at
+/// this moment, the kernel's OOM killer ends a process.
+///
+/// Fails with `HUGEKIT_STATUS_SYSTEM` if the process has no addresses or mappings left.
 ///
 /// # Safety
 /// `image` is NULL or an image. `mapping` can be written.
@@ -255,27 +263,27 @@ pub unsafe extern "C" fn hugekit_image_map(
 /// of it. Does nothing for NULL.
 ///
 /// # Safety
-/// NULL, or an image that no thread uses any more.
+/// `image` is NULL, or an image that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_image_free(image: *mut hugekit_image) {
     // SAFETY: `image` is NULL or came from `give`, and no thread uses it any more.
     drop(unsafe { status::take_handle(image) });
 }
 
-/// The address of the first byte, a multiple of 2 MiB. NULL for NULL.
+/// Returns the address of the first byte, a multiple of 2 MiB. NULL for NULL.
 ///
 /// # Safety
-/// NULL, or a mapping.
+/// `mapping` is NULL or a mapping.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_mapping_address(mapping: *const hugekit_mapping) -> *mut c_void {
     // SAFETY: `mapping` is NULL or a handle that is not freed meanwhile.
     unsafe { mapping.as_ref() }.map_or(ptr::null_mut(), |mapping| mapping.0.as_raw().cast())
 }
 
-/// The length in bytes: that of the image. 0 for NULL.
+/// Returns the length of the image in bytes. 0 for NULL.
 ///
 /// # Safety
-/// NULL, or a mapping.
+/// `mapping` is NULL or a mapping.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_mapping_len(mapping: *const hugekit_mapping) -> usize {
     // SAFETY: `mapping` is NULL or a handle that is not freed meanwhile.
@@ -285,7 +293,8 @@ pub unsafe extern "C" fn hugekit_mapping_len(mapping: *const hugekit_mapping) ->
 /// Unmaps the memory and frees the mapping. Does nothing for NULL.
 ///
 /// # Safety
-/// NULL, or a mapping that no thread uses any more, neither by its handle nor by addresses in it.
+/// `mapping` is NULL, or a mapping that no thread uses any more, neither by its handle nor by
+/// addresses in it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_mapping_free(mapping: *mut hugekit_mapping) {
     // SAFETY: `mapping` is NULL or came from `hugekit_image_map`, and no thread uses the handle or an address in it any

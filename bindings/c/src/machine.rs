@@ -1,4 +1,4 @@
-//! The machine, and the profile by which the library goes.
+//! Facts about the machine, and the profile that the library uses.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -16,7 +16,8 @@ use hugekit_sys::sync::First;
 use crate::status::{Answer, Refusal, answer, c_string, hugekit_status};
 use crate::versioned::{OutParameter, Versioned};
 
-/// Facts of the machine that programs may need; 0 for unknown facts. `hugekit_doctor` has more.
+/// Facts about the machine that programs may need. Unknown facts are 0. `hugekit_doctor` returns
+/// more facts.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct hugekit_machine {
@@ -26,7 +27,7 @@ pub struct hugekit_machine {
     pub page_size: usize,
     /// CPUs that the calling thread may run on.
     pub allowed_cpus: usize,
-    /// NUMA nodes.
+    /// The number of NUMA nodes.
     pub nodes: usize,
     /// Bytes of memory.
     pub memory_total: u64,
@@ -38,25 +39,25 @@ pub struct hugekit_machine {
     pub llc_bytes: usize,
     /// Reserved huge pages of 2 MiB.
     pub huge_2m_total: u64,
-    /// Pages of these that are free and promised to no mapping.
+    /// Reserved huge pages of 2 MiB that are free and not promised to a mapping.
     pub huge_2m_free: u64,
     /// Reserved huge pages of 1 GiB.
     pub huge_1g_total: u64,
-    /// Pages of these that are free and promised to no mapping.
+    /// Reserved huge pages of 1 GiB that are free and not promised to a mapping.
     pub huge_1g_free: u64,
-    /// A `hugekit_userfaultfd`: whether forks, snapshots and clearing at the first touch work.
+    /// A `hugekit_userfaultfd`. Forks, snapshots and clearing at the first access need it.
     pub userfaultfd: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// The uses of userfaultfd(2) that this process is permitted.
+/// The uses of userfaultfd(2) that are permitted to this process.
 #[repr(u32)]
 pub enum hugekit_userfaultfd {
-    /// None, or unknown.
+    /// No use, or unknown.
     None = 0,
-    /// Faults of its own code, handled in place. System calls that write to such memory fail with
-    /// EFAULT.
+    /// Faults of the program's own code, handled in place. System calls that write to such memory
+    /// fail with EFAULT.
     UserFaults = 1,
     /// All faults, including those of system calls and of KVM.
     AllFaults = 2,
@@ -68,8 +69,8 @@ unsafe impl Versioned for hugekit_machine {
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
 }
 
-/// Fills `machine` with the facts at this moment. It reads `/proc` and `/sys`, in one millisecond
-/// or less.
+/// Fills `machine` with the facts at this moment. The call reads `/proc` and `/sys`, and lasts at
+/// most a millisecond.
 ///
 /// # Safety
 /// `machine` is a `hugekit_machine` whose size is set.
@@ -117,8 +118,8 @@ fn query(root: &Root) -> hugekit_machine {
     }
 }
 
-/// The output of `hugekit doctor --json`: findings with verdicts and remedies, as JSON in UTF-8.
-/// Free the text with `hugekit_string_free`.
+/// Stores in `*text` the output of `hugekit doctor --json`: findings with verdicts and remedies, as
+/// JSON in UTF-8. Free the text with `hugekit_string_free`.
 ///
 /// # Safety
 /// `text` can be written.
@@ -144,7 +145,7 @@ fn report() -> Answer<CString> {
 /// Frees a text of the library. Does nothing for NULL.
 ///
 /// # Safety
-/// NULL, or such a text that was not freed before.
+/// `text` is NULL, or a text of the library that was not freed before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_string_free(text: *mut c_char) {
     if !text.is_null() {
@@ -153,22 +154,22 @@ pub unsafe extern "C" fn hugekit_string_free(text: *mut c_char) {
     }
 }
 
-/// The thresholds that choose routines and threads. They are built in.
+/// The built-in thresholds that choose routines and threads.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_profile {
     /// `sizeof(hugekit_profile)`, set by the caller.
     pub size: usize,
-    /// Bytes that stay cached around a target.
+    /// Bytes around a target that stay in the cache.
     pub near_bytes: usize,
-    /// Bytes that stay cached if all of the memory is used next.
+    /// Bytes that stay in the cache if all of the memory is used next.
     pub near_bytes_all: usize,
-    /// Shortest length in bytes that is shared among threads if the options do not set their
-    /// number.
+    /// Shortest length in bytes that is divided among threads, if the options do not set the number
+    /// of threads.
     pub parallel_from: usize,
-    /// Shortest piece in bytes. Below this, sharing costs more than it saves.
+    /// Shortest piece in bytes. Dividing shorter lengths costs more than it saves.
     pub min_chunk: usize,
-    /// The most threads if the options do not set their number.
+    /// The highest number of threads, if the options do not set the number of threads.
     pub thread_cap: usize,
 }
 
@@ -198,28 +199,29 @@ pub unsafe extern "C" fn hugekit_profile_query(profile: *mut hugekit_profile) ->
     answer(unsafe { OutParameter::needed(profile) }.map(|place| place.fill(&answered)))
 }
 
-/// The name of the routine that would clear `len` bytes now, without options, for example
-/// `"memset"` or `"avx2_streaming"`. Static.
+/// Returns the name of the routine that would clear `len` bytes now, without options, for example
+/// `"memset"` or `"avx2_streaming"`. The text is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_clear_routine(len: usize) -> *const c_char {
     name_of(ClearOptions::new().chosen_for(len).routine)
 }
 
-/// The name of the routine that would copy `len` bytes now, without options. Static.
+/// Returns the name of the routine that would copy `len` bytes now, without options. The text is
+/// static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_copy_routine(len: usize) -> *const c_char {
     name_of(CopyOptions::new().chosen_for(len).routine)
 }
 
-/// Sets whether clears and copies of this process learn from their own work which routine is
-/// fastest. By default they do. 0 stops this: timings are kept but not used. Any thread may call
+/// Switches learning on or off: clears and copies of this process find the fastest routine by
+/// timing their own work. By default on. With 0, timings are kept but not used. Any thread may call
 /// this at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_set_learning(enabled: c_int) {
     learning::set_enabled(enabled != 0);
 }
 
-/// Forgets all timings: the next operations start as in a new process.
+/// Discards all timings: the next operations begin as in a new process.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_forget_learned() {
     learning::forget();

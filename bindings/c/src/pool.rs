@@ -16,30 +16,30 @@ use crate::status::{
 use crate::versioned::{self, CallerOptions, OutParameter, Versioned};
 use crate::work::{hugekit_progress, threads, told};
 
-/// Memory that is clean when it is allocated. Made by `hugekit_pool_new`.
+/// A pool of memory that is zeroed when a region is allocated. Made by `hugekit_pool_new`.
 pub struct hugekit_pool {
     pub(crate) pool: Pool,
     fallbacks: CString,
 }
 
-/// The kinds of pages that a pool may use, the fastest first.
+/// The backings of a pool: kinds of pages, the fastest first.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub enum hugekit_backing {
-    /// For an option: `HUGEKIT_BACKING_HUGETLB2M`, or the next one that is available.
+    /// Only for an option: `HUGEKIT_BACKING_HUGETLB2M`, or the next backing that is available.
     Default = 0,
-    /// Reserved huge pages of 1 GiB. Used only on request: nothing smaller than 1 GiB can be
-    /// mapped, released or forked there.
+    /// Reserved huge pages of 1 GiB. Pools use them only on request, because the kernel can only
+    /// map, release and protect whole pages of 1 GiB.
     Hugetlb1g = 1,
     /// Reserved huge pages of 2 MiB.
     Hugetlb2m = 2,
     /// Shared memory on transparent huge pages.
     Thp = 3,
-    /// Shared memory on base pages. Every machine has these; mapping them is slowest.
+    /// Shared memory on base pages. Every machine supports this backing; mapping it is slowest.
     Base = 4,
 }
 
-/// C has a name for each backing, in the same order and with the same number.
+/// C has a name for each backing, in the same order and with the same number as in Rust.
 const _: () = {
     use hugekit_backing::{Base, Hugetlb1g, Hugetlb2m, Thp};
     let names: [hugekit_backing; Backing::ALL.len()] = [Hugetlb1g, Hugetlb2m, Thp, Base];
@@ -50,58 +50,60 @@ const _: () = {
     }
 };
 
-/// When dirty memory is cleared for its next owner.
+/// The moment at which dirty memory is cleared for its next owner.
 #[repr(u32)]
 #[expect(dead_code, reason = "C has the names, the library is given numbers")]
 pub enum hugekit_clearing {
-    /// For a pool, at allocation. For a region, as its pool.
+    /// For a pool: at allocation. For a region: as for its pool.
     Default = 0,
-    /// Before it is allocated, by several threads. Every access then works as for ordinary memory.
+    /// Before the allocation returns, by several threads. Every access then works as for ordinary
+    /// memory.
     OnAllocation = 1,
-    /// At the first touch. The bytes near the touched address stay in the cache. Needs
-    /// userfaultfd(2).
+    /// At the first access to each page. The bytes near the accessed address stay in the cache.
+    /// Needs userfaultfd(2).
     OnFault = 2,
 }
 
-/// The NUMA nodes that a pool's memory comes from.
+/// The NUMA nodes that provide a pool's memory.
 #[repr(u32)]
 #[expect(dead_code, reason = "C has the names, the library is given numbers")]
 pub enum hugekit_nodes {
-    /// The memory policy of the thread that populates the memory, for example of `numactl`.
+    /// The nodes of the memory policy of the populating thread. `numactl` sets such a policy, for
+    /// example.
     Process = 0,
     /// The node of the CPU that populates the memory.
     Local = 1,
-    /// Only the nodes of the list.
+    /// Only the nodes of the list. Populating fails if they have no memory left.
     Bind = 2,
     /// The nodes of the list in turn, page by page.
     Interleave = 3,
-    /// The one node of the list, and others if it has no memory left.
+    /// The one node of the list, and other nodes if it has no memory left.
     Preferred = 4,
 }
 
-/// Use the first backing or fail. Without this flag the next one is tried, and
-/// `hugekit_pool_fallbacks` has the reasons.
+/// The first backing is required: `hugekit_pool_new` fails if it is not available. Without this
+/// flag the next backings are tried, and `hugekit_pool_fallbacks` returns the reasons.
 pub const HUGEKIT_POOL_STRICT: u32 = 1;
 
 /// Each region is populated when it is allocated, and each fork when it is made. Without this flag
-/// `hugekit_pool_new` populates all memory, so no region and no fork waits for it. Use the flag if
+/// `hugekit_pool_new` populates all memory, so no region and no fork waits for it. Set the flag if
 /// the capacity is only an upper limit.
 pub const HUGEKIT_POOL_POPULATE_ON_ALLOCATION: u32 = 2;
 
-/// No thread clears in the background: memory is cleared when it is allocated, or by
+/// No thread clears memory in the background. Memory is cleared only by an allocation or by
 /// `hugekit_pool_scrub`.
 pub const HUGEKIT_POOL_NO_SCRUBBER: u32 = 4;
 
-/// Core dumps do not contain the regions' bytes.
+/// Core dumps do not contain the bytes of regions. Without this flag they do.
 pub const HUGEKIT_POOL_NOT_IN_CORE_DUMPS: u32 = 8;
 
-/// The pool uses the file `hugekit_pool_options.file`, which another process has made and
-/// populated, for example one inherited from `hugekit lease`. The call checks that the file is
-/// memory, that its length cannot change, and that this is the capacity.
+/// The pool uses the file `hugekit_pool_options.file`. Another process has made and populated this
+/// file; `hugekit lease` passes such a file, for example. The call checks that the file is memory,
+/// that its length cannot change, and that its length is the capacity.
 ///
-/// The caller guarantees that all bytes of the file are zero, and that nothing else writes to it as
-/// long as the pool or one of its regions exists. `hugekit_pool_new` closes the descriptor, also on
-/// failure, unless the options structure itself is refused.
+/// The caller guarantees that all bytes of the file are zero, and that no other code writes to the
+/// file as long as the pool or one of its regions exists. `hugekit_pool_new` closes the descriptor,
+/// also on failure, unless it refuses the options structure itself.
 pub const HUGEKIT_POOL_ADOPT: u32 = 16;
 
 const FLAGS: u32 = HUGEKIT_POOL_STRICT
@@ -116,38 +118,38 @@ const FLAGS: u32 = HUGEKIT_POOL_STRICT
 pub struct hugekit_pool_options {
     /// `sizeof(hugekit_pool_options)`.
     pub size: usize,
-    /// A `hugekit_backing`: the first one to try.
+    /// A `hugekit_backing`: the first backing to try.
     pub backing: u32,
-    /// `HUGEKIT_POOL_STRICT` and others.
+    /// Flags such as `HUGEKIT_POOL_STRICT`.
     pub flags: u32,
-    /// Threads that populate the pool, and clear or populate regions later. 0: as many as are
+    /// Threads that populate the pool, and that later clear or populate regions. 0: as many as are
     /// useful.
     pub threads: usize,
-    /// Called after every piece that `hugekit_pool_new` populates, or NULL.
+    /// Called after every piece that `hugekit_pool_new` populates. NULL: no callback.
     pub progress: hugekit_progress,
     /// Passed to `progress` unchanged.
     pub context: *mut c_void,
-    /// The scrubber starts when fewer than this many bytes are clean. 0 in both fields: it clears
-    /// all dirty memory, but slowly while regions come and go.
+    /// The scrubber starts when fewer than this many bytes are clean. 0 in both fields: the
+    /// scrubber clears all dirty memory, but slowly while regions are allocated and freed.
     pub scrub_below: usize,
     /// The scrubber stops when this many bytes are clean.
     pub scrub_up_to: usize,
     /// Low-priority threads that clear in the background. 0: one.
     pub scrub_threads: usize,
-    /// A `hugekit_clearing` for regions that do not choose.
+    /// A `hugekit_clearing` for regions that do not set their own.
     pub clearing: u32,
-    /// A `hugekit_nodes`.
+    /// A `hugekit_nodes`: the NUMA nodes of the memory.
     pub nodes: u32,
-    /// The list of nodes, if the policy has one. Read before `hugekit_pool_new` returns.
+    /// The list of nodes, if `nodes` needs a list. Read before `hugekit_pool_new` returns.
     pub node_list: *const u32,
     /// The length of the list.
     pub node_count: usize,
     /// The name of the pool in `/proc/self/maps`: `/memfd:hugekit:NAME`. NULL: `"pool"`.
     pub name: *const c_char,
-    /// The socket of a `hugekit broker` that the memory is leased from, or NULL. The capacity must
-    /// be the size of the broker's units. The broker must run as root or as this process's user.
+    /// The socket of a `hugekit broker` from which the memory is leased, or NULL. The capacity must
+    /// be the size of a unit of the broker. The broker must run as root or as this process's user.
     pub broker: *const c_char,
-    /// The descriptor of the memory, with `HUGEKIT_POOL_ADOPT`.
+    /// The descriptor of the memory, if `HUGEKIT_POOL_ADOPT` is set.
     pub file: i32,
     /// Zero.
     pub reserved: u32,
@@ -166,18 +168,20 @@ impl CallerOptions for hugekit_pool_options {
     }
 }
 
-/// Makes a pool of `capacity` bytes, rounded up to whole pages of its backing, populates all of it in
-/// parallel, and stores its handle in `*pool`. `options` may be NULL. Free the pool with
-/// `hugekit_pool_free`.
+/// Makes a pool of `capacity` bytes, rounded up to a multiple of the backing's page. Populates all
+/// of the pool in parallel, and stores its handle in `*pool`. `options` may be NULL. Free the pool
+/// with `hugekit_pool_free`.
 ///
-/// Fails with `HUGEKIT_STATUS_NO_MEMORY` if memory or huge pages are short, or a control group's
-/// limit is too low; this is checked first. Fails with `HUGEKIT_STATUS_UNSUPPORTED` if the kernel
-/// has no such pages, and with `HUGEKIT_STATUS_INVALID` for a capacity of 0 or an unknown option.
+/// Fails with:
+/// - `HUGEKIT_STATUS_NO_MEMORY` if memory or huge pages are short, or a control group's limit is
+///   too low. The call checks this before it populates.
+/// - `HUGEKIT_STATUS_UNSUPPORTED` if the kernel has no such pages.
+/// - `HUGEKIT_STATUS_INVALID` for a capacity of 0 or an unknown option.
 ///
 /// # Safety
-/// `pool` can be written. `options` is NULL or such a structure: its texts are NULL or end with a
-/// zero byte, its list is as long as `node_count`, and its file, with `HUGEKIT_POOL_ADOPT`, is as
-/// that flag demands.
+/// `pool` can be written. `options` is NULL or such a structure. Its texts are NULL or end with a
+/// zero byte. Its list is as long as `node_count`. With `HUGEKIT_POOL_ADOPT`, its file meets the
+/// conditions of that flag.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_new(
     capacity: usize,
@@ -246,7 +250,7 @@ unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<
     Ok(hugekit_pool { pool, fallbacks })
 }
 
-/// The file that is to be adopted, if one is.
+/// Returns the file that is to be adopted, if one is.
 ///
 /// # Safety
 /// The descriptor, if it is open, is the callee's to close.
@@ -320,20 +324,20 @@ fn fallbacks(report: &BackingReport) -> CString {
 }
 
 /// Frees the handle. The pool exists until its last region is freed. Does nothing for NULL. In a
-/// forked child it frees only the handle.
+/// forked child the call frees only the handle.
 ///
 /// # Safety
-/// NULL, or a pool that no thread uses any more.
+/// `pool` is NULL, or a pool that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_free(pool: *mut hugekit_pool) {
     // SAFETY: `pool` is NULL or came from `hugekit_pool_new`, and no thread uses it any more.
     drop(unsafe { status::take_handle(pool) });
 }
 
-/// A `hugekit_backing`: the pages that the pool uses. 0 for NULL.
+/// Returns a `hugekit_backing`: the backing of the pool. 0 for NULL.
 ///
 /// # Safety
-/// NULL, or a pool.
+/// `pool` is NULL or a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_backing(pool: *const hugekit_pool) -> u32 {
     // SAFETY: `pool` is NULL or a handle that is not freed meanwhile.
@@ -341,39 +345,40 @@ pub unsafe extern "C" fn hugekit_pool_backing(pool: *const hugekit_pool) -> u32 
     backing.map_or(hugekit_backing::Default as u32, Backing::number)
 }
 
-/// The backings that were tried before, one per line, each with the reason why it was not used. The
-/// empty string if the pool uses the first one. Never NULL. Valid as long as the handle.
+/// Returns the backings that were tried before, one per line, each with the reason why it was not
+/// used. Returns the empty string if the pool uses the first backing. Never NULL. The text is valid
+/// as long as the handle.
 ///
 /// # Safety
-/// NULL, or a pool.
+/// `pool` is NULL or a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_fallbacks(pool: *const hugekit_pool) -> *const c_char {
     // SAFETY: `pool` is NULL or a handle that is not freed while the text is used.
     unsafe { pool.as_ref() }.map_or(c"", |pool| pool.fallbacks.as_c_str()).as_ptr()
 }
 
-/// Bytes of the pool. 0 for NULL.
+/// Returns the capacity of the pool in bytes. 0 for NULL.
 ///
 /// # Safety
-/// NULL, or a pool.
+/// `pool` is NULL or a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_capacity(pool: *const hugekit_pool) -> usize {
     // SAFETY: `pool` is NULL or a handle that is not freed meanwhile.
     unsafe { pool.as_ref() }.map_or(0, |pool| pool.pool.capacity())
 }
 
-/// Bytes of a page of the backing. Every region consists of whole pages. 0 for NULL.
+/// Returns the page size of the backing in bytes. Every region consists of whole pages. 0 for NULL.
 ///
 /// # Safety
-/// NULL, or a pool.
+/// `pool` is NULL or a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_page_size(pool: *const hugekit_pool) -> usize {
     // SAFETY: `pool` is NULL or a handle that is not freed meanwhile.
     unsafe { pool.as_ref() }.map_or(0, |pool| pool.pool.page_size())
 }
 
-/// A pool at one moment. States are counted in pages of the backing, work in bytes since the pool
-/// was made.
+/// The state of a pool at one moment. States are counted in pages of the backing. Work is counted
+/// in bytes since the pool was made.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_stats {
@@ -385,7 +390,7 @@ pub struct hugekit_stats {
     pub holes: usize,
     /// Pages that are clean and free.
     pub clean: usize,
-    /// Pages of regions, and pages that are being cleared or populated for one.
+    /// Pages of regions, and pages that are being cleared or populated for a region.
     pub in_use: usize,
     /// Pages that contain bytes of their last owner.
     pub dirty: usize,
@@ -399,13 +404,13 @@ pub struct hugekit_stats {
     pub scrubbed_on_request: u64,
     /// Bytes cleared when a part of a region was released.
     pub scrubbed_at_release: u64,
-    /// Bytes cleared at the first touch.
+    /// Bytes cleared at the first access.
     pub scrubbed_at_fault: u64,
-    /// Bytes that the kernel was asked to populate.
+    /// Bytes that the pool asked the kernel to populate.
     pub populated: u64,
     /// Regions that were allocated.
     pub allocations: u64,
-    /// Regions of these that waited for the scrubber to finish a piece.
+    /// Allocated regions that waited until the scrubber finished a piece.
     pub waits: u64,
 }
 
@@ -451,8 +456,8 @@ pub unsafe extern "C" fn hugekit_pool_stats(
     })())
 }
 
-/// Clears all memory that is dirty now, on the pool's threads, and stores the number of bytes in
-/// `*bytes`, which may be NULL. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+/// Clears all memory that is dirty now, with the pool's threads, and stores the number of cleared
+/// bytes in `*bytes`, which may be NULL. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
 ///
 /// # Safety
 /// `pool` is NULL or a pool. `bytes` is NULL or can be written.
@@ -471,21 +476,22 @@ pub unsafe extern "C" fn hugekit_pool_scrub(
     })())
 }
 
-/// Stops the scrubber until `hugekit_pool_resume_scrubbing`, and waits until it has stopped. Fails
-/// with `HUGEKIT_STATUS_FORKED` in a forked child.
+/// Stops the scrubber until `hugekit_pool_resume_scrubbing` is called. Returns when the scrubber
+/// has stopped. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
 ///
 /// # Safety
-/// NULL, or a pool.
+/// `pool` is NULL or a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_pause_scrubbing(pool: *const hugekit_pool) -> hugekit_status {
     // SAFETY: `pool` is NULL or a handle that is not freed meanwhile.
     answer(unsafe { handle(pool, "pool") }.and_then(|pool| Ok(pool.pool.pause_scrubbing()?)))
 }
 
-/// Starts the scrubber again. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+/// Starts the scrubber again after `hugekit_pool_pause_scrubbing`. Fails with
+/// `HUGEKIT_STATUS_FORKED` in a forked child.
 ///
 /// # Safety
-/// NULL, or a pool.
+/// `pool` is NULL or a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_resume_scrubbing(
     pool: *const hugekit_pool,

@@ -24,17 +24,20 @@ pub struct hugekit_region {
     pub(crate) region: SharedRegion,
 }
 
-/// Who handles the faults of memory that is cleared at its first touch, forked or snapshotted.
+/// The mode of fault handling, for memory that is cleared at its first access, forked or
+/// snapshotted.
 #[repr(u32)]
 pub enum hugekit_fault_mode {
-    /// For an option: threaded if this process may handle faults of system calls and of KVM, otherwise in place. In an
-    /// answer: accesses cause no faults that the library handles.
+    /// For an option: threaded if this process may handle faults of system calls and of KVM,
+    /// otherwise in place. In an answer: the library handles no faults of this memory.
     Default = 0,
-    /// The faulting thread, in a handler of SIGBUS or SIGSEGV. A system call that writes to the
-    /// memory fails with EFAULT unless `hugekit_region_prepare_write` came first. KVM guests exit,
-    /// so never use it for guest memory.
+    /// In place: the faulting thread handles the fault, in a handler of SIGBUS or SIGSEGV. A system
+    /// call that writes to the memory fails with EFAULT unless the program called
+    /// `hugekit_region_prepare_write` before. KVM guests exit at such a fault, so do not use this
+    /// mode for guest memory.
     InPlace = 1,
-    /// Threads of the library. An access may wait longer; the program sees no other difference.
+    /// Threaded: threads of the library handle the faults. An access may wait longer; the program
+    /// sees no other difference.
     Threaded = 2,
 }
 
@@ -44,15 +47,15 @@ pub enum hugekit_fault_mode {
 pub struct hugekit_region_options {
     /// `sizeof(hugekit_region_options)`.
     pub size: usize,
-    /// Threads that clear or populate at allocation. 0: as the pool.
+    /// Threads that clear or populate at allocation. 0: the number of the pool.
     pub threads: usize,
-    /// Called with the bytes of each extent that are cleared or populated, or NULL.
+    /// Called with the bytes of each extent that are cleared or populated. NULL: no callback.
     pub progress: hugekit_progress,
     /// Passed to `progress` unchanged.
     pub context: *mut c_void,
-    /// A `hugekit_clearing`: when dirty memory is cleared.
+    /// A `hugekit_clearing`: the moment at which dirty memory is cleared.
     pub clearing: u32,
-    /// A `hugekit_fault_mode`: who handles the faults of memory that is cleared at its first touch.
+    /// A `hugekit_fault_mode` for memory that is cleared at its first access.
     pub fault_mode: u32,
     /// Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
     pub handler_threads: usize,
@@ -71,16 +74,20 @@ impl CallerOptions for hugekit_region_options {
     }
 }
 
-/// Allocates `len` zeroed bytes of the pool, rounded up to whole pages of its backing and in one
-/// piece, and stores the handle in `*region`. `options` may be NULL. Free it with
+/// Allocates `len` zeroed bytes of the pool, contiguous, rounded up to a multiple of the backing's
+/// page, and stores the handle in `*region`. `options` may be NULL. Free the region with
 /// `hugekit_region_free`.
 ///
-/// Fails with `HUGEKIT_STATUS_NO_MEMORY` if the pool has no free piece of this length; later
-/// accesses never fail for lack of memory. Fails with `HUGEKIT_STATUS_INVALID` for a length of 0,
-/// with `HUGEKIT_STATUS_FORKED` in a forked child, and, with `HUGEKIT_CLEARING_ON_FAULT`, with
-/// `HUGEKIT_STATUS_NOT_PERMITTED` if the process may handle no faults. The pool is unchanged then.
+/// Fails with:
+/// - `HUGEKIT_STATUS_NO_MEMORY` if the pool has no contiguous free memory of this length. After a
+///   success, accesses never fail for lack of memory.
+/// - `HUGEKIT_STATUS_INVALID` for a length of 0, and `HUGEKIT_STATUS_FORKED` in a forked child.
+/// - `HUGEKIT_STATUS_NOT_PERMITTED` if `HUGEKIT_CLEARING_ON_FAULT` is set and the process may not
+///   handle faults.
 ///
-/// Children of fork(2) do not inherit the memory: an access there ends in SIGSEGV.
+/// After an error the pool is unchanged.
+///
+/// Children of fork(2) do not inherit the memory: an access in a child ends in SIGSEGV.
 ///
 /// # Safety
 /// `pool` is NULL or a pool. `region` can be written. `options` is NULL or such a structure.
@@ -132,27 +139,29 @@ pub(crate) fn fault_mode(name: &str, number: u32, threads: usize) -> Answer<Opti
     }
 }
 
-/// Returns the memory to the pool, which clears it before its next owner gets it. Does nothing for
-/// NULL. In a forked child it frees only the handle.
+/// Returns the memory to the pool, which clears the memory before another region gets it. Does
+/// nothing for NULL. In a forked child the call frees only the handle.
 ///
 /// # Safety
-/// NULL, or a region that no thread uses any more, neither by its handle nor by its address or
-/// file.
+/// `region` is NULL, or a region that no thread uses any more, neither by its handle nor by its
+/// address or file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_free(region: *mut hugekit_region) {
     // SAFETY: `region` is NULL or a handle that the library gave, and no thread uses it any more.
     drop(unsafe { status::take_handle(region) });
 }
 
-/// Frees the handle although a system call or a device may still read or write the memory
-/// (`vmsplice`, `O_DIRECT`, a buffer registered with `io_uring`). The pages return to the kernel,
-/// not to the pool. On an error no region ever gets them again, and the handle is freed too.
+/// Frees a region whose memory a system call or a device may still read or write, for example by
+/// `vmsplice`, by `O_DIRECT`, or by a buffer registered with `io_uring`. The pages return to the
+/// kernel, not to the pool. On an error no region ever gets the pages again, and the handle is
+/// freed too.
 ///
-/// While a range is pinned, it fails with `HUGEKIT_STATUS_CONFLICT`, and the handle stays valid.
+/// While a range is pinned, the call fails with `HUGEKIT_STATUS_CONFLICT`, and the handle stays
+/// valid.
 ///
 /// # Safety
-/// NULL, or a region that no thread of this process uses any more, neither by its handle nor by its
-/// address or file.
+/// `region` is NULL, or a region that no thread of this process uses any more, neither by its
+/// handle nor by its address or file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_retire(region: *mut hugekit_region) -> hugekit_status {
     if region.is_null() {
@@ -176,14 +185,16 @@ pub struct hugekit_pin {
     _range: PinnedRange,
 }
 
-/// Makes every fork and snapshot of the region copy a range at once, until `*pin` is freed. The
-/// range keeps its pages. Use it for memory that a device, an `io_uring` ring or a running system
-/// call accesses by its pages, because write protection does not stop these. Words that they write
-/// while a fork is made are in the fork or not.
+/// Pins a range: every fork and snapshot of the region copies the range at once, and the region
+/// keeps its pages, until `*pin` is freed. Pin memory that a device, an `io_uring` ring or a
+/// running system call accesses by its pages, because write protection does not stop these
+/// accesses. A fork that is made during such a write contains the written words or not.
 ///
-/// The region may be freed before the pin: its memory exists until the pin is freed too. Fails with
-/// `HUGEKIT_STATUS_INVALID` for a range outside the region, and with `HUGEKIT_STATUS_NO_MEMORY` or
-/// `HUGEKIT_STATUS_SYSTEM` if bytes that are shared with earlier forks cannot be copied now.
+/// The region may be freed before the pin: its memory exists until the pin is freed too. Fails
+/// with:
+/// - `HUGEKIT_STATUS_INVALID` for a range outside the region.
+/// - `HUGEKIT_STATUS_NO_MEMORY` or `HUGEKIT_STATUS_SYSTEM` if bytes that are shared with earlier
+///   forks cannot be copied now.
 ///
 /// # Safety
 /// `region` is NULL or a region. `pin` can be written.
@@ -203,22 +214,23 @@ pub unsafe extern "C" fn hugekit_region_pin(
     })
 }
 
-/// Lets forks and snapshots share the range again. Does nothing for NULL. In a forked child it
-/// frees only the handle.
+/// Frees the pin: later forks and snapshots share the range again. Does nothing for NULL. In a
+/// forked child the call frees only the handle.
 ///
 /// # Safety
-/// NULL, or a pin that no thread uses any more.
+/// `pin` is NULL, or a pin that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pin_free(pin: *mut hugekit_pin) {
     // SAFETY: `pin` is NULL or came from `hugekit_region_pin`, and no thread uses it any more.
     drop(unsafe { status::take_handle(pin) });
 }
 
-/// The address of the region, a multiple of the page size of its backing. It never changes, and is
-/// valid for `hugekit_region_mapped_len` bytes until the region is freed. NULL for NULL.
+/// Returns the address of the region, a multiple of the page size of its backing. The address never
+/// changes, and is valid for `hugekit_region_mapped_len` bytes until the region is freed. NULL for
+/// NULL.
 ///
 /// # Safety
-/// NULL, or a region.
+/// `region` is NULL or a region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_address(region: *const hugekit_region) -> *mut c_void {
     // SAFETY: `region` is NULL or a handle that is not freed meanwhile.
@@ -226,31 +238,32 @@ pub unsafe extern "C" fn hugekit_region_address(region: *const hugekit_region) -
     region.map_or(std::ptr::null_mut(), |region| region.region.as_ptr().cast())
 }
 
-/// Bytes that were requested. 0 for NULL.
+/// Returns the requested length of the region in bytes. 0 for NULL.
 ///
 /// # Safety
-/// NULL, or a region.
+/// `region` is NULL or a region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_len(region: *const hugekit_region) -> usize {
     // SAFETY: `region` is NULL or a handle that is not freed meanwhile.
     unsafe { region.as_ref() }.map_or(0, |region| region.region.len())
 }
 
-/// Bytes that are mapped: the length rounded up to whole pages of the backing. 0 for NULL.
+/// Returns the number of mapped bytes: the length rounded up to a multiple of the backing's page. 0
+/// for NULL.
 ///
 /// # Safety
-/// NULL, or a region.
+/// `region` is NULL or a region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_mapped_len(region: *const hugekit_region) -> usize {
     // SAFETY: `region` is NULL or a handle that is not freed meanwhile.
     unsafe { region.as_ref() }.map_or(0, |region| region.region.mapped_len())
 }
 
-/// A `hugekit_fault_mode`: how faults are handled. 0 for NULL, and if accesses cause no faults that
-/// the library handles.
+/// Returns a `hugekit_fault_mode`: the mode in which faults of the region are handled. 0 for NULL,
+/// and if the library handles no faults of the region.
 ///
 /// # Safety
-/// NULL, or a region.
+/// `region` is NULL or a region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_serving(region: *const hugekit_region) -> u32 {
     // SAFETY: `region` is NULL or a handle that is not freed meanwhile.
@@ -262,17 +275,17 @@ pub unsafe extern "C" fn hugekit_region_serving(region: *const hugekit_region) -
     number.unwrap_or(hugekit_fault_mode::Default) as u32
 }
 
-/// Stores the file of the pool and the region's offset in it, in bytes, for a program that maps the
-/// memory itself, for example a device process (vhost-user). KVM's memory slots need only the
-/// address. Do not close the descriptor: it belongs to the pool. The call clears memory that is
-/// still to be cleared. The region cannot be forked afterwards.
+/// Stores the file of the pool, and the region's offset in the file in bytes. This is for a program
+/// that maps the memory itself, for example a device process (vhost-user). KVM's memory slots need
+/// only the address. Do not close the descriptor: it belongs to the pool. The call clears memory
+/// that is not cleared yet. After the call, the region cannot be forked.
 ///
-/// Fails with `HUGEKIT_STATUS_CONFLICT` for a region that was forked, or is a fork.
+/// Fails with `HUGEKIT_STATUS_CONFLICT` for a region that was forked or is a fork.
 ///
 /// # Safety
-/// `region` is NULL or a region. `descriptor` and `offset` can be written. By the descriptor, which
-/// gives access to the whole pool, the program accesses only `hugekit_region_mapped_len` bytes from
-/// the offset on, and only while the region exists.
+/// `region` is NULL or a region. `descriptor` and `offset` can be written. The descriptor gives
+/// access to the whole pool. The program accesses only `hugekit_region_mapped_len` bytes from the
+/// offset on, and only while the region exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_file(
     region: *const hugekit_region,
@@ -291,13 +304,13 @@ pub unsafe extern "C" fn hugekit_region_file(
 }
 
 /// Maps every page that contains a byte of the range now, so that later accesses cause no faults.
-/// `options` may be NULL; only threads (here 0 means one) and progress are used. `report` may be
-/// NULL.
+/// `options` may be NULL. Only its threads (0 means one thread here) and progress have an effect.
+/// `report` may be NULL.
 ///
 /// Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
 ///
 /// # Safety
-/// `region` is NULL or a region. The others are NULL or such structures.
+/// `region` is NULL or a region. `options` and `report` are NULL or such structures.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_populate(
     region: *const hugekit_region,
@@ -320,14 +333,14 @@ pub unsafe extern "C" fn hugekit_region_populate(
     })())
 }
 
-/// Discards the bytes of a range: it reads as zeroes afterwards, and stays allocated and mapped.
-/// Bytes that other threads write during the call are discarded or not.
+/// Discards the bytes of a range. Afterwards the range reads as zeroes, and stays allocated and
+/// mapped. Bytes that other threads write during the call may be discarded or not.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` unless the range consists of whole pages of the backing; it
-/// may end at the region's end instead.
+/// Fails with `HUGEKIT_STATUS_INVALID` unless the range consists of whole pages of the backing. The
+/// range may also end at the region's end.
 ///
 /// # Safety
-/// NULL, or a region.
+/// `region` is NULL or a region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_release(
     region: *const hugekit_region,
@@ -339,14 +352,15 @@ pub unsafe extern "C" fn hugekit_region_release(
     answer(region.and_then(|region| Ok(region.region.release(range(offset, len))?)))
 }
 
-/// Makes a range writable without a fault, for a system call or a device that writes to it. Dirty
-/// bytes are cleared, shared bytes are copied. This holds until the range is released, or the
-/// region is forked or snapshotted. Only regions whose faults are handled in place need it.
+/// Makes a range writable without a fault. Call this before a system call or a device writes to the
+/// range. Dirty bytes are cleared, and shared bytes are copied. The range stays prepared until it
+/// is released, or until the region is forked or snapshotted. Only regions whose faults are handled
+/// in place need this call.
 ///
 /// Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
 ///
 /// # Safety
-/// NULL, or a region.
+/// `region` is NULL or a region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_prepare_write(
     region: *const hugekit_region,
@@ -358,21 +372,21 @@ pub unsafe extern "C" fn hugekit_region_prepare_write(
     answer(region.and_then(|region| Ok(region.region.prepare_write(range(offset, len))?)))
 }
 
-/// Options of a fork. The options of a region's first fork apply to its other forks, and to their
-/// forks.
+/// Options of a fork. The options of a region's first fork apply to its later forks, and to forks
+/// of forks.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_fork_options {
     /// `sizeof(hugekit_fork_options)`.
     pub size: usize,
-    /// Bytes that are copied as a whole, a power of two. On reserved huge pages only a page of the
-    /// backing, on others a base page up to 2 MiB. 0: a page of the backing, or 64 KiB on base
-    /// pages.
+    /// The granule: the number of bytes that one copy contains, a power of two. On reserved huge
+    /// pages, only a page of the backing is possible; on other backings, a base page up to 2 MiB.
+    /// 0: a page of the backing, or 64 KiB on base pages.
     pub granule: usize,
-    /// The most mappings of the process that copies of the fork group may use. 0: half of
-    /// `vm.max_map_count`, for all fork groups together.
+    /// The highest number of mappings of the process that copies of the fork group may use. 0: half
+    /// of `vm.max_map_count`, for all fork groups together.
     pub max_vmas: usize,
-    /// A `hugekit_fault_mode`.
+    /// A `hugekit_fault_mode` for the fork group.
     pub fault_mode: u32,
     /// Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
@@ -392,17 +406,19 @@ impl CallerOptions for hugekit_fork_options {
     }
 }
 
-/// Makes a region with the same bytes, and stores its handle in `*fork`. Later writes to one side
-/// are not seen by the other. `options` may be NULL.
+/// Makes a region with the same bytes, and stores its handle in `*fork`. Neither region sees later
+/// writes to the other. `options` may be NULL.
 ///
-/// The call write-protects the region and copies nothing. The first write to a granule, on either
-/// side, copies the granule; the parent keeps its pages. A granule that another thread writes
-/// during the call is in the fork with or without that store. The two may be freed in any order.
+/// The call write-protects the region and copies nothing. The first write to a granule, by the
+/// region or by the fork, copies the granule; the parent keeps its pages. If another thread writes
+/// to a granule during the call, the fork may contain this store or not. Region and fork may be
+/// freed in any order.
 ///
-/// The fork reserves as many bytes of the pool as the region has: without them it fails with
-/// `HUGEKIT_STATUS_NO_MEMORY`. Fails with `HUGEKIT_STATUS_NOT_PERMITTED` if the process may handle
-/// no faults, with `HUGEKIT_STATUS_UNSUPPORTED` on pages of 1 GiB, and with
-/// `HUGEKIT_STATUS_CONFLICT` after `hugekit_region_file`.
+/// The fork reserves as many bytes of the pool as the region has. Fails with:
+/// - `HUGEKIT_STATUS_NO_MEMORY` if the pool does not have these bytes.
+/// - `HUGEKIT_STATUS_NOT_PERMITTED` if the process may not handle faults.
+/// - `HUGEKIT_STATUS_UNSUPPORTED` on pages of 1 GiB.
+/// - `HUGEKIT_STATUS_CONFLICT` after `hugekit_region_file`.
 ///
 /// # Safety
 /// `region` is NULL or a region. `fork` can be written. `options` is NULL or such a structure.
@@ -443,8 +459,8 @@ pub(crate) fn fork_builder<'a>(
     Ok(builder)
 }
 
-/// Stores in `*bytes` how many bytes the region shares with forks at this moment, in whole
-/// granules. Later writes may still have to copy this many bytes.
+/// Stores in `*bytes` the number of bytes that the region shares with forks at this moment, in
+/// whole granules. Later writes may have to copy up to this many bytes.
 ///
 /// # Safety
 /// `region` is NULL or a region. `bytes` can be written.
@@ -461,7 +477,7 @@ pub unsafe extern "C" fn hugekit_region_shared_bytes(
     })())
 }
 
-/// Offsets; one that overflows lies outside of every region.
+/// Returns offsets; one that overflows lies outside of every region.
 pub(crate) fn range(offset: usize, len: usize) -> Range<usize> {
     offset..offset.saturating_add(len)
 }

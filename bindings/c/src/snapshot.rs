@@ -19,14 +19,14 @@ use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status}
 use crate::versioned::{self, CallerOptions, OutParameter, Versioned};
 use crate::work::{WorkOptions, as_progress, check_range, hugekit_options};
 
-/// The bytes of memory as they were at one moment, while threads continue to write. Made by
+/// The bytes of memory at one moment, while threads continue to write. Made by
 /// `hugekit_snapshot_new` and `hugekit_region_snapshot`.
 pub struct hugekit_snapshot(RwLock<SnapshotState>);
 
 enum SnapshotState {
-    /// Shared with its views.
+    /// The snapshot, which its views share.
     Open(Arc<Snapshot>),
-    /// Its cost when it ended.
+    /// The costs of the snapshot when it ended.
     Ended(SnapshotStats),
 }
 
@@ -71,7 +71,7 @@ fn ended() -> Refusal {
     Refusal::invalid("the snapshot has ended: it was written or copied before")
 }
 
-/// The bytes that the first write to a granule copies.
+/// The granule: the number of bytes that the first write to a granule copies.
 #[repr(u32)]
 #[expect(dead_code, reason = "C has the names, the library is given numbers")]
 pub enum hugekit_granule {
@@ -79,13 +79,13 @@ pub enum hugekit_granule {
     Default = 0,
     /// 2 MiB. Huge pages stay whole.
     Huge = 1,
-    /// 64 KiB. A write waits less. Huge pages are split, so writers have more faults and TLB misses
-    /// later.
+    /// 64 KiB. A write waits less. Huge pages are split, so writers later have more faults and TLB
+    /// misses.
     Small = 2,
 }
 
 /// A low-priority thread also copies granules aside. Writers then have fewer faults, but some of
-/// these copies may not be needed.
+/// these copies may be unnecessary.
 pub const HUGEKIT_SNAPSHOT_IN_BACKGROUND: u32 = 1;
 
 /// Options of a snapshot. Zero means the default everywhere: set `size` and the fields that you
@@ -95,30 +95,29 @@ pub const HUGEKIT_SNAPSHOT_IN_BACKGROUND: u32 = 1;
 pub struct hugekit_snapshot_options {
     /// `sizeof(hugekit_snapshot_options)`.
     pub size: usize,
-    /// A `hugekit_fault_mode`: who copies before a write. Snapshots of the same memory must use the
-    /// same mode.
+    /// A `hugekit_fault_mode` for writers. Snapshots of the same memory must have the same mode.
     pub fault_mode: u32,
-    /// A `hugekit_granule`.
+    /// A `hugekit_granule`: the bytes that one write copies.
     pub granule: u32,
     /// Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
     pub handler_threads: usize,
-    /// The most bytes of copies that the snapshot may hold at a time, in whole granules. If writers
-    /// need more, they continue, the snapshot is lost, and `hugekit_last_remedy` names a value that
-    /// works.
+    /// The highest number of bytes of copies that the snapshot may hold at a time, in whole
+    /// granules. If writers need more, the writers continue, the snapshot is lost, and
+    /// `hugekit_last_remedy` names a value that works.
     ///
-    /// 0: all of the memory, so writers never need more. If less is available when the snapshot is
-    /// taken, on the machine or in the control group, the limit is the available memory, but at
-    /// least 64 MiB. The limit is never lower than the bytes of `reserve`.
+    /// 0: the length of the memory, so writers never need more. If less memory is available when
+    /// the snapshot is taken, on the machine or in the control group, the limit is the available
+    /// memory, but at least 64 MiB. The limit is never lower than the length of `reserve`.
     pub max_cow_bytes: usize,
-    /// Bytes of copies whose memory is populated before the snapshot is taken, so that no write
-    /// waits for it.
+    /// Bytes for copies that are populated before the snapshot is taken, so that no write waits for
+    /// this memory. 0: none.
     pub populate_copies: usize,
     /// `HUGEKIT_SNAPSHOT_IN_BACKGROUND`, or 0.
     pub flags: u32,
     /// Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
-    /// Memory that copies use first, or NULL. Snapshots that exist at the same time share it. If
-    /// other snapshots use all of it, copies use new memory.
+    /// A reserve, whose memory the copies use first, or NULL. Snapshots that exist at the same time
+    /// share the reserve. If other snapshots use all of the reserve, copies use new memory.
     pub reserve: *const hugekit_reserve,
 }
 
@@ -134,19 +133,19 @@ impl CallerOptions for hugekit_snapshot_options {
     }
 }
 
-/// Populated memory for the copies that writers make, reused by one snapshot after another. Made by
+/// Populated memory for the copies of granules, which one snapshot after another uses. Made by
 /// `hugekit_reserve_new`.
 pub struct hugekit_reserve(Reserve);
 
-/// Allocates and populates `bytes`, rounded up to 2 MiB, on transparent huge pages if there are
-/// any, and stores the handle in `*reserve`. It takes 0.1 to 0.2 s per GiB, more if free memory is
-/// fragmented.
+/// Allocates and populates `bytes`, rounded up to a multiple of 2 MiB, on transparent huge pages if
+/// there are any, and stores the handle in `*reserve`. The call lasts 0.1 to 0.2 s per GiB, or
+/// longer if free memory is fragmented.
 ///
 /// Without a reserve, a write to snapshotted memory waits until the kernel has found and cleared
-/// memory for its copy. The reserve is large enough if it holds the bytes that writers change until
-/// a snapshot is read. Snapshots that exist at the same time share it.
+/// memory for the copy. The reserve is large enough if it has as many bytes as writers change until
+/// a snapshot is read. Snapshots that exist at the same time share the reserve.
 ///
-/// Fails with `HUGEKIT_STATUS_NO_MEMORY` if less is available.
+/// Fails with `HUGEKIT_STATUS_NO_MEMORY` if less memory is available.
 ///
 /// # Safety
 /// `reserve` can be written.
@@ -159,10 +158,10 @@ pub unsafe extern "C" fn hugekit_reserve_new(
     answer(unsafe { give(reserve, "reserve", || Ok(hugekit_reserve(Reserve::new(bytes)?))) })
 }
 
-/// Bytes of the reserve. 0 for NULL.
+/// Returns the length of the reserve in bytes. 0 for NULL.
 ///
 /// # Safety
-/// NULL, or a reserve.
+/// `reserve` is NULL or a reserve.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_reserve_len(reserve: *const hugekit_reserve) -> usize {
     // SAFETY: `reserve` is NULL or a handle that is not freed meanwhile.
@@ -170,10 +169,10 @@ pub unsafe extern "C" fn hugekit_reserve_len(reserve: *const hugekit_reserve) ->
 }
 
 /// Frees the reserve. Its memory is freed when the last snapshot that uses it is freed. Does
-/// nothing for NULL. In a forked child it frees only the handle.
+/// nothing for NULL. In a forked child the call frees only the handle.
 ///
 /// # Safety
-/// NULL, or a reserve that no thread uses any more. Snapshots may still use it.
+/// `reserve` is NULL, or a reserve that no thread uses any more. Snapshots may still use it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_reserve_free(reserve: *mut hugekit_reserve) {
     // SAFETY: `reserve` is NULL or came from `hugekit_reserve_new`, and no thread uses the handle any more. A snapshot
@@ -182,20 +181,21 @@ pub unsafe extern "C" fn hugekit_reserve_free(reserve: *mut hugekit_reserve) {
 }
 
 /// Takes a snapshot of private anonymous memory of this process, from any allocator (`malloc`,
-/// `mmap`), on any page size, and stores its handle in `*snapshot`. `options` may be NULL. Free it
-/// with `hugekit_snapshot_free`, which lifts the protection.
+/// `mmap`), on any page size, and stores its handle in `*snapshot`. `options` may be NULL. Free the
+/// snapshot with `hugekit_snapshot_free`, which lifts the protection.
 ///
-/// On 1 GiB this takes 0.4 to 2 ms on huge pages, and 12 to 27 ms on base pages. A granule that
-/// another thread writes during the call is in the snapshot with or without that store, as with
+/// For 1 GiB this lasts 0.4 to 2 ms on huge pages, and 12 to 27 ms on base pages. If another thread
+/// writes to a granule during the call, the snapshot may contain this store or not, as with
 /// fork(2).
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` for no bytes or memory that is not mapped; with
-/// `HUGEKIT_STATUS_UNSUPPORTED` for shared memory, a file, a thread's stack, or before Linux 5.14;
-/// with `HUGEKIT_STATUS_NOT_PERMITTED` if the process may handle no faults. For memory of a pool
-/// use `hugekit_region_snapshot`.
+/// Fails with:
+/// - `HUGEKIT_STATUS_INVALID` for no bytes, or for memory that is not mapped.
+/// - `HUGEKIT_STATUS_UNSUPPORTED` for shared memory, a file or a thread's stack, or before Linux
+///   5.14. For memory of a pool use `hugekit_region_snapshot`.
+/// - `HUGEKIT_STATUS_NOT_PERMITTED` if the process may not handle faults.
 ///
-/// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile. If
-/// that removes bytes of the snapshot, reading it is an error.
+/// Other threads may write, unmap, remap, protect, discard and fork the memory meanwhile. If this
+/// removes bytes of the snapshot, a read of the snapshot returns an error.
 ///
 /// # Safety
 /// Until the snapshot is freed:
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn hugekit_reserve_free(reserve: *mut hugekit_reserve) {
 /// - No thread has its stack, its alternate signal stack or its thread-local variables in the
 ///   memory.
 /// - If faults are handled in place (`hugekit_snapshot_serving`), no system call writes to the
-///   memory unless `hugekit_snapshot_prepare_write` came first or the program handles EFAULT.
+///   memory unless the program called `hugekit_snapshot_prepare_write` before, or handles EFAULT.
 /// - No other code, in this or another process, handles faults of the memory (`userfaultfd`,
 ///   ptrace, CRIU).
 #[unsafe(no_mangle)]
@@ -226,26 +226,26 @@ pub unsafe extern "C" fn hugekit_snapshot_new(
     })
 }
 
-/// A range of a program's memory.
+/// A range of memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_range {
-    /// The start.
+    /// The start of the range.
     pub memory: *const c_void,
     /// The length in bytes.
     pub len: usize,
 }
 
-/// Takes a snapshot of each of `count` ranges, as `hugekit_snapshot_new` would one after the other,
-/// and stores their handles in `snapshots`, in the order of the ranges.
+/// Takes a snapshot of each of `count` ranges, like calls of `hugekit_snapshot_new` one after the
+/// other, and stores the handles in `snapshots`, in the order of the ranges.
 ///
-/// A range on huge pages costs 1 ms less if it begins where another one ends, or within a page
-/// after it with only an allocator's words in between. `options` apply to each range. Adjacent
-/// ranges share the bytes that they may hold, and their costs (`hugekit_snapshot_statistics`) are
-/// counted together.
+/// Ranges that touch are snapshotted together, which saves 1 ms per range on huge pages. The same
+/// holds if less than a page lies between two ranges and belongs to an allocator. `options` apply
+/// to each range. Ranges that are snapshotted together share the bytes of copies that they may
+/// hold, and their costs (`hugekit_snapshot_statistics`) are counted together.
 ///
-/// Fails as `hugekit_snapshot_new` does, for the first range that is refused. No snapshot is taken
-/// then.
+/// Fails as `hugekit_snapshot_new` does, for the first range that is refused. The call then takes
+/// no snapshot.
 ///
 /// # Safety
 /// The conditions of `hugekit_snapshot_new`, for all ranges. `ranges` is NULL or has `count`
@@ -320,9 +320,9 @@ pub(crate) unsafe fn builder(
     Ok(builder)
 }
 
-/// Takes a snapshot of a region: a fork that is only read. On 1 GiB this takes 0.4 to 2 ms on huge
-/// pages, and 67 ms on base pages. It reserves as many bytes of the pool as the region has,
-/// so the snapshot is never lost to writers. It may outlive the region. `options` may be NULL.
+/// Takes a snapshot of a region, by a read-only fork. For 1 GiB this lasts 0.4 to 2 ms on huge
+/// pages, and 67 ms on base pages. The snapshot reserves as many bytes of the pool as the region
+/// has, so it is never lost to writers. The snapshot may outlive the region. `options` may be NULL.
 /// Fails as `hugekit_region_fork` does.
 ///
 /// # Safety
@@ -343,21 +343,21 @@ pub unsafe extern "C" fn hugekit_region_snapshot(
     })
 }
 
-/// Frees the snapshot. The protection of the memory is lifted when its views are freed too. Does
-/// nothing for NULL. In a forked child it frees only the handle.
+/// Frees the snapshot. The protection of the memory is lifted when the views of the snapshot are
+/// freed too. Does nothing for NULL. In a forked child the call frees only the handle.
 ///
 /// # Safety
-/// NULL, or a snapshot that no thread uses any more.
+/// `snapshot` is NULL, or a snapshot that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_free(snapshot: *mut hugekit_snapshot) {
     // SAFETY: `snapshot` is NULL or a handle that the library gave, and no thread uses it any more.
     drop(unsafe { status::take_handle(snapshot) });
 }
 
-/// Bytes of the snapshot. 0 for NULL, and after the snapshot has ended.
+/// Returns the length of the snapshot in bytes. 0 for NULL, and after the snapshot has ended.
 ///
 /// # Safety
-/// NULL, or a snapshot.
+/// `snapshot` is NULL or a snapshot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_len(snapshot: *const hugekit_snapshot) -> usize {
     // SAFETY: `snapshot` is NULL or a handle that is not freed meanwhile.
@@ -365,11 +365,12 @@ pub unsafe extern "C" fn hugekit_snapshot_len(snapshot: *const hugekit_snapshot)
     snapshot.and_then(|snapshot| snapshot.with(|snapshot| Ok(snapshot.len()))).unwrap_or(0)
 }
 
-/// A `hugekit_fault_mode`: how faults of writers are handled, and so whether system calls may write
-/// to the memory. 0 for NULL, if nothing is protected, and after the snapshot has ended.
+/// Returns a `hugekit_fault_mode`: the mode in which faults of writers are handled. In place, a
+/// system call may write to the memory only after `hugekit_snapshot_prepare_write`. 0 for NULL, if
+/// nothing is protected, and after the snapshot has ended.
 ///
 /// # Safety
-/// NULL, or a snapshot.
+/// `snapshot` is NULL or a snapshot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_serving(snapshot: *const hugekit_snapshot) -> u32 {
     let serving = |snapshot: &Arc<Snapshot>| {
@@ -384,12 +385,12 @@ pub unsafe extern "C" fn hugekit_snapshot_serving(snapshot: *const hugekit_snaps
     snapshot.and_then(|snapshot| snapshot.with(serving)).map_or(0, |fault_mode| fault_mode as u32)
 }
 
-/// Copies `len` bytes of the snapshot from `offset` on to `to`. Several threads may read, and each
-/// byte may be read many times.
+/// Copies `len` bytes of the snapshot from `offset` on to `to`. Several threads may read at the
+/// same time, and each byte may be read many times.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` for bytes outside, or after the snapshot has ended; with
-/// `HUGEKIT_STATUS_LOST` if writers changed more than it may hold, or the memory was unmapped or
-/// discarded. The content of `to` is unspecified then.
+/// Fails with `HUGEKIT_STATUS_INVALID` for bytes outside the snapshot, or after the snapshot has
+/// ended. Fails with `HUGEKIT_STATUS_LOST` if writers changed more than the snapshot may hold, or
+/// if the memory was unmapped or discarded; the content of `to` is unspecified then.
 ///
 /// # Safety
 /// `snapshot` is NULL or a snapshot. `to` can be written, and during the call no other thread
@@ -409,13 +410,14 @@ pub unsafe extern "C" fn hugekit_snapshot_read(
     })())
 }
 
-/// Copies all bytes to `to` and ends the snapshot. `len` must be its length. Bytes that were copied
-/// are released, so writers need not copy them aside any more. `options` (only progress and cancel)
-/// may be NULL.
+/// Copies all bytes to `to` and ends the snapshot. `len` must be the length of the snapshot. Copied
+/// granules are released, so writers need not copy them aside any more. `options` may be NULL; only
+/// its progress and cancel have an effect.
 ///
 /// Fails as `hugekit_snapshot_read` does, and with `HUGEKIT_STATUS_CANCELLED`; the snapshot has
-/// ended then too. If `len` differs, or with `HUGEKIT_STATUS_CONFLICT` because the snapshot has a
-/// view, nothing is done and it has not ended.
+/// ended after these errors. Fails with `HUGEKIT_STATUS_INVALID` if `len` differs, and with
+/// `HUGEKIT_STATUS_CONFLICT` if the snapshot has a view; nothing is done then, and the snapshot has
+/// not ended.
 ///
 /// # Safety
 /// `snapshot` is NULL or a snapshot. `to` can be written, and during the call no other thread
@@ -446,11 +448,11 @@ pub unsafe extern "C" fn hugekit_snapshot_copy(
 }
 
 /// Writes all bytes in order to an open file, pipe or socket, and ends the snapshot. The file may
-/// be slow: writers of the memory do not wait for it. `options` (only progress and cancel) may be
-/// NULL. The call neither closes nor synchronises the descriptor.
+/// be slow: writers of the memory do not wait for it. `options` may be NULL; only its progress and
+/// cancel have an effect. The call neither closes nor synchronises the descriptor.
 ///
-/// Fails as `hugekit_snapshot_copy` does, and with `HUGEKIT_STATUS_SYSTEM` if the file fails. The
-/// bytes that were written are then a prefix of the snapshot.
+/// Fails as `hugekit_snapshot_copy` does, and with `HUGEKIT_STATUS_SYSTEM` if writing fails. The
+/// bytes that were written before the error are a prefix of the snapshot.
 ///
 /// # Safety
 /// `snapshot` is NULL or a snapshot. The descriptor stays open during the call.
@@ -482,13 +484,13 @@ pub struct hugekit_view {
     view: View<Arc<Snapshot>>,
 }
 
-/// Maps a snapshot as memory and stores the view's handle in `*view`. No byte is copied yet:
-/// `hugekit_view_bytes` and `hugekit_view_rebase` copy the bytes that they return. They can report
-/// that the snapshot is lost; a page fault could not. Copied bytes use memory until the view is
-/// freed. View and snapshot may be freed in any order.
+/// Maps a snapshot as memory and stores the view's handle in `*view`. The call copies no byte:
+/// `hugekit_view_bytes` and `hugekit_view_rebase` copy the bytes that they return, because they can
+/// report that the snapshot is lost, and a page fault could not. Copied bytes use memory until the
+/// view is freed. View and snapshot may be freed in any order.
 ///
 /// Fails with `HUGEKIT_STATUS_INVALID` after the snapshot has ended, and with
-/// `HUGEKIT_STATUS_NO_MEMORY` if the process has no addresses for it.
+/// `HUGEKIT_STATUS_NO_MEMORY` if the process has no addresses for the view.
 ///
 /// # Safety
 /// `snapshot` is NULL or a snapshot. `view` can be written.
@@ -506,10 +508,11 @@ pub unsafe extern "C" fn hugekit_snapshot_view(
     })
 }
 
-/// Frees the view. Does nothing for NULL. In a forked child it frees only the handle.
+/// Frees the view. Does nothing for NULL. In a forked child the call frees only the handle.
 ///
 /// # Safety
-/// NULL, or a view that no thread uses any more, neither by its handle nor by addresses in it.
+/// `view` is NULL, or a view that no thread uses any more, neither by its handle nor by addresses
+/// in it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_view_free(view: *mut hugekit_view) {
     // SAFETY: `view` is NULL or came from `hugekit_snapshot_view`, and no thread uses the handle or an address in it
@@ -517,18 +520,19 @@ pub unsafe extern "C" fn hugekit_view_free(view: *mut hugekit_view) {
     drop(unsafe { status::take_handle(view) });
 }
 
-/// Bytes of the snapshot. 0 for NULL.
+/// Returns the length of the snapshot in bytes. 0 for NULL.
 ///
 /// # Safety
-/// NULL, or a view.
+/// `view` is NULL or a view.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_view_len(view: *const hugekit_view) -> usize {
     // SAFETY: `view` is NULL or a handle that is not freed meanwhile.
     unsafe { view.as_ref() }.map_or(0, |view| view.view.len())
 }
 
-/// Copies `len` bytes from `offset` on into the view, and stores their address in `*bytes`. They
-/// can be read, and do not move or change until the view is freed. Several threads may call this.
+/// Copies `len` bytes from `offset` on into the view, and stores their address in `*bytes`. These
+/// bytes can be read, and do not move or change until the view is freed. Several threads may call
+/// this at the same time.
 ///
 /// Fails as `hugekit_snapshot_read` does.
 ///
@@ -546,12 +550,12 @@ pub unsafe extern "C" fn hugekit_view_bytes(
 }
 
 /// Converts `pointer`, an address of the snapshotted memory, to an address in the view, and stores
-/// it in `*there`, so that a program can follow the pointers in a snapshot. `len` bytes from there
-/// on are copied into the view; their alignment is as in the memory, up to that of a page. The
-/// caller must know whether their content is valid: a store during the call that took the snapshot
-/// may be there in part.
+/// the address in `*there`. A program can thus follow the pointers in a snapshot. The call copies
+/// `len` bytes from there on into the view. Their alignment is the same as in the memory, up to the
+/// alignment of a page. The caller must know if their content is valid: it may contain a part of a
+/// store that raced with the taking of the snapshot.
 ///
-/// Fails as `hugekit_snapshot_read` does; with `HUGEKIT_STATUS_INVALID` for a pointer to other
+/// Fails as `hugekit_snapshot_read` does, and with `HUGEKIT_STATUS_INVALID` for a pointer to other
 /// memory.
 ///
 /// # Safety
@@ -584,12 +588,12 @@ unsafe fn show<'a>(
     Ok(())
 }
 
-/// Makes a range of the memory writable without a fault, for a system call that writes to it, if
-/// faults are handled in place. Its granules are copied aside, and the snapshot keeps its bytes.
-/// Fails as `hugekit_snapshot_read` does.
+/// Makes a range of the memory writable without a fault. Call this before a system call writes to
+/// the range, if faults are handled in place. The granules of the range are copied aside, and the
+/// snapshot keeps its bytes. Fails as `hugekit_snapshot_read` does.
 ///
 /// # Safety
-/// NULL, or a snapshot.
+/// `snapshot` is NULL or a snapshot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_prepare_write(
     snapshot: *const hugekit_snapshot,
@@ -602,7 +606,7 @@ pub unsafe extern "C" fn hugekit_snapshot_prepare_write(
     answer(handle.and_then(|handle| handle.with(|snapshot| Ok(snapshot.prepare_write(range)?))))
 }
 
-/// The costs of a snapshot so far, or in total after it has ended.
+/// The costs of a snapshot until now, or until it ended.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_snapshot_stats {
@@ -614,18 +618,19 @@ pub struct hugekit_snapshot_stats {
     pub granule_bytes: usize,
     /// Granules that writers copied.
     pub copied_by_writers: u64,
-    /// Granules that other threads copied.
+    /// Granules that other code copied: `hugekit_snapshot_prepare_write`, the background thread, or
+    /// the call that took the snapshot.
     pub copied_by_others: u64,
     /// Bytes of the copies that exist now.
     pub retained: usize,
-    /// The most bytes of copies that existed at a time.
+    /// The highest number of bytes of copies at any moment.
     pub most_retained: usize,
-    /// The most bytes of copies that may exist.
+    /// The limit of the bytes of copies.
     pub cap: usize,
     /// The longest time in nanoseconds that one write waited for a copy, without the time to
     /// deliver a signal.
     pub longest_fault_ns: u64,
-    /// Bytes of `cap` that were allocated before: in a reserve, or in a region's pool.
+    /// Bytes of `cap` that were allocated in advance, in a reserve or in a region's pool.
     pub reserved: usize,
 }
 
@@ -668,10 +673,11 @@ pub unsafe extern "C" fn hugekit_snapshot_statistics(
     })())
 }
 
-/// Memory of the caller's, to be filled.
+/// Returns memory of the caller, for the bytes of a snapshot.
 ///
 /// # Safety
-/// So many bytes can be written there, and no other thread accesses them before the slice ends.
+/// `to` is valid for writes of `len` bytes, and no other thread accesses these bytes before the
+/// slice ends.
 unsafe fn bytes_at<'a>(to: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
     check_range("to", to, len)?;
     if len == 0 {

@@ -1,4 +1,4 @@
-//! How a call ended, and why.
+//! Status numbers, and the error of the last failed call.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -18,32 +18,35 @@ use hugekit_bulk::parallel::{Done, JobError};
 use hugekit_delta::DeltaError;
 use hugekit_warm::WarmError;
 
-/// The result of a call. Everything except `HUGEKIT_STATUS_OK` is an error: no handle was made,
-/// nothing was changed unless the function says otherwise, and `hugekit_last_error` has the reason.
+/// The result of a call. Every status except `HUGEKIT_STATUS_OK` is an error: no handle was made,
+/// nothing was changed unless the function documents a change, and `hugekit_last_error` returns the
+/// reason.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum hugekit_status {
     /// The call succeeded.
     Ok = 0,
-    /// An argument is invalid: a null pointer, a range outside, a size that is not the structure's.
+    /// An argument is invalid, for example a null pointer, a range outside, or a wrong size of a
+    /// structure.
     Invalid = 1,
-    /// Memory, huge pages, addresses or mappings are short.
+    /// Memory, huge pages, addresses or mappings are not sufficient.
     NoMemory = 2,
     /// This process lacks a permission.
     NotPermitted = 3,
-    /// This kernel, CPU, kind of memory or version of the library cannot do it.
+    /// This kernel, CPU, kind of memory or version of the library does not support the call.
     Unsupported = 4,
     /// Another part of this process is in conflict, for example another handler of SIGBUS or
     /// SIGSEGV.
     Conflict = 5,
-    /// The work was cancelled; `hugekit_last_error` says how much was done.
+    /// The work was cancelled. `hugekit_last_done` returns the bytes that are done.
     Cancelled = 6,
     /// The object belongs to the parent process; this process is a forked child.
     Forked = 7,
-    /// The kernel refused something else; `hugekit_last_errno` has its answer.
+    /// The kernel refused a call for another reason. `hugekit_last_errno` returns the kernel's
+    /// errno.
     System = 8,
-    /// The snapshot is lost: writers changed more than it may hold, or the memory was unmapped or
-    /// discarded.
+    /// The snapshot is lost: writers changed more memory than the snapshot may hold, or the memory
+    /// was unmapped or discarded.
     Lost = 9,
 }
 
@@ -67,7 +70,7 @@ impl From<ErrorKind> for hugekit_status {
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: hugekit_status,
-    /// None where the heap had no room for it.
+    /// `None` if the heap had no room for the reason.
     reason: Option<Reason>,
 }
 
@@ -236,7 +239,7 @@ thread_local! {
 
 const UNTOLD: &CStr = c"the heap has no room for the reason: memory is short";
 
-/// The status for an answer; a refusal is kept for the caller that asks why.
+/// Returns the status for an answer; a refusal is kept for the caller that asks why.
 #[inline]
 pub(crate) fn answer(answer: Answer) -> hugekit_status {
     match answer {
@@ -269,9 +272,10 @@ pub(crate) fn c_string(text: impl Into<Vec<u8>>) -> CString {
     CString::new(bytes).unwrap_or_default()
 }
 
-/// The reason why this thread's last failed call failed, in English with figures. The empty string
-/// if no call has failed. If the heap had no room for the reason, the text says only that. Never
-/// NULL. Valid until the thread's next failed call; successful calls do not change it.
+/// Returns the reason of this thread's last failed call, in English with figures. Returns the empty
+/// string if no call has failed. If the heap had no room for the reason, the text says only that.
+/// Never NULL. The text is valid until the thread's next failed call; successful calls do not
+/// change it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_error() -> *const c_char {
     if IS_UNTOLD.get() {
@@ -280,8 +284,9 @@ pub extern "C" fn hugekit_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().message.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Returns a step of an administrator or the program that helps against `hugekit_last_error`, for example a command
-/// for root. The empty string if no remedy is known. Never NULL. Valid as long as `hugekit_last_error` is.
+/// Returns a step by which an administrator or the program can prevent the error of
+/// `hugekit_last_error`, for example a command for root. Returns the empty string if no step is
+/// known. Never NULL. The text is valid as long as the text of `hugekit_last_error`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_remedy() -> *const c_char {
     if IS_UNTOLD.get() {
@@ -290,8 +295,8 @@ pub extern "C" fn hugekit_last_remedy() -> *const c_char {
     LAST.try_with(|last| last.borrow().remedy.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The kernel's `errno` in the call that `hugekit_last_error` is about. 0 if the kernel was not
-/// called, or its answer is not known.
+/// Returns the kernel's `errno` of the call of `hugekit_last_error`. Returns 0 if the kernel was
+/// not called, or if its errno is not known.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_errno() -> i32 {
     if IS_UNTOLD.get() {
@@ -300,12 +305,12 @@ pub extern "C" fn hugekit_last_errno() -> i32 {
     LAST.try_with(|last| last.borrow().errno).unwrap_or(0)
 }
 
-/// The bytes that the call of `hugekit_last_error` had processed before it was cancelled or a part
-/// of it failed. Offsets are relative to the bytes of the call, or to the region if the call names
-/// one. Parts ascend, and between two parts there are bytes that are still to do.
+/// Returns the parts that the call of `hugekit_last_error` had processed before it was cancelled or
+/// before it failed. Offsets are relative to the bytes of the call, or to the region if the call
+/// has a region. Parts ascend. The bytes between two parts are not done.
 ///
-/// Writes the first `room` parts to `parts`, which may be NULL if `room` is 0, and returns the
-/// number of all parts. Returns 0 if nothing was done, or if the call does not clear, copy or
+/// Writes the first `room` parts to `parts`, and returns the number of all parts. `parts` may be
+/// NULL if `room` is 0. Returns 0 if nothing was done, or if the call does not clear, copy or
 /// populate.
 ///
 /// # Safety
@@ -325,8 +330,8 @@ pub unsafe extern "C" fn hugekit_last_done(parts: *mut hugekit_part, room: usize
     LAST.try_with(write).unwrap_or(0)
 }
 
-/// The name of a status, for example `"no memory"`; `"unknown status"` for any other number.
-/// Static.
+/// Returns the name of a status, for example `"no memory"`. Returns `"unknown status"` for any
+/// other number. The text is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_status_name(status: i32) -> *const c_char {
     const NAMES: [&CStr; 10] = [
@@ -345,8 +350,8 @@ pub extern "C" fn hugekit_status_name(status: i32) -> *const c_char {
     name.unwrap_or(&c"unknown status").as_ptr()
 }
 
-/// The version of the library, for example `"0.1.0"`. Static. `HUGEKIT_VERSION` is the version of
-/// the header.
+/// Returns the version of the library, for example `"0.1.0"`. The text is static. `HUGEKIT_VERSION`
+/// is the version of the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_version() -> *const c_char {
     const VERSION: &CStr =
@@ -357,7 +362,7 @@ pub extern "C" fn hugekit_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// A handle, if there is one.
+/// Returns a handle, if there is one.
 ///
 /// # Safety
 /// Null, or a handle that is not freed before the reference ends.
@@ -366,7 +371,7 @@ pub(crate) unsafe fn handle<'a, T>(handle: *const T, name: &str) -> Answer<&'a T
     unsafe { handle.as_ref() }.ok_or_else(|| Refusal::invalid(format_args!("{name} is NULL")))
 }
 
-/// Gives out a new handle, if the heap has room for what is made.
+/// Writes a new handle to `out`, if the heap has room for the handle.
 ///
 /// # Safety
 /// Null, or valid for writing a pointer.

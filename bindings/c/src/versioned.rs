@@ -1,5 +1,5 @@
 //! Structures that begin with their own size, so that a program and a library of different versions
-//! understand each other: what either does not know is zero, which means "as usual".
+//! understand each other. A field that one side does not know is zero, which means the default.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -11,19 +11,20 @@ use crate::status::Refusal;
 /// # Safety
 /// `#[repr(C)]`, beginning with a `usize`, and valid for whatever its bytes are.
 pub(crate) unsafe trait Versioned: Copy {
-    /// Its name in the header.
+    /// The name of the structure in the header.
     const NAME: &str;
-    /// Bytes that it had when it was published first.
+    /// Bytes of the structure in the first version.
     const FIRST: usize;
 }
 
 /// A structure by which the caller asks for something.
 pub(crate) trait CallerOptions: Versioned {
-    /// The value of its field `reserved`, if it has one: zero, until a version of the library gives it a meaning.
+    /// Returns the value of the field `reserved`, if the structure has this field. The value is
+    /// zero until a version of the library gives it a meaning.
     fn reserved(&self) -> u32;
 }
 
-/// The caller's options; zeroes for no pointer.
+/// Returns the caller's options; zeroes for no pointer.
 ///
 /// # Safety
 /// Null, or valid for reads of as many bytes as its first word says.
@@ -148,7 +149,7 @@ mod tests {
         }
     }
 
-    /// A bit that stands for the field that is new.
+    /// A bit that stands for a new field.
     const RESERVED: u64 = 1 << 63;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Files whose page cache is put on huge pages.
+//! Warm-ups: page caches of files on huge pages.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_void};
@@ -11,9 +11,9 @@ use crate::status::{Answer, Refusal, answer, hugekit_status};
 use crate::versioned::{self, CallerOptions, OutParameter, Versioned};
 use crate::work::{as_progress, hugekit_cancel, hugekit_progress, told};
 
-/// Only count huge units: read nothing of the file, and change nothing.
+/// Only count huge units. Read nothing of the file, and change nothing.
 pub const HUGEKIT_WARM_CHECK: u32 = 1;
-/// Fill holes of the file with memory, too. By default 2 MiB without data are skipped.
+/// Fill holes of the file with memory, too. Without this flag, 2 MiB without data are skipped.
 pub const HUGEKIT_WARM_FILL_HOLES: u32 = 2;
 
 const FLAGS: u32 = HUGEKIT_WARM_CHECK | HUGEKIT_WARM_FILL_HOLES;
@@ -29,7 +29,8 @@ pub struct hugekit_warm_options {
     pub flags: u32,
     /// Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
-    /// Called after each 64 MiB with the bytes that were read again and all bytes, or NULL.
+    /// Called after each 64 MiB with the bytes that were read again, and all bytes. NULL: no
+    /// callback.
     pub progress: hugekit_progress,
     /// Passed to `progress` unchanged.
     pub context: *mut c_void,
@@ -53,22 +54,22 @@ impl CallerOptions for hugekit_warm_options {
 #[repr(u32)]
 #[derive(Clone, Copy)]
 pub enum hugekit_warm_reason {
-    /// All are.
+    /// All units are huge.
     None = 0,
-    /// The call was only to check.
+    /// The call was only a check.
     NotMade = 1,
-    /// The file system makes no huge pages of its cache.
+    /// The file system makes no huge pages in the page cache.
     FileSystem = 2,
     /// Other processes have mapped the file on smaller pages.
     Mapped = 3,
-    /// The pages are being read or written, or a process has mapped them that this user may not
-    /// look at.
+    /// The pages are being read or written, or a process that this user may not inspect has mapped
+    /// them.
     Busy = 4,
-    /// The kernel found no blocks of 2 MiB in memory.
+    /// The kernel found no free blocks of 2 MiB.
     Fragmented = 5,
 }
 
-/// The page cache of a file. A unit is an aligned 2 MiB of the file.
+/// The page cache of a file, after a check or a warm-up. A unit is an aligned 2 MiB of the file.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_warm_report {
@@ -78,11 +79,11 @@ pub struct hugekit_warm_report {
     pub units: u64,
     /// Units that are huge.
     pub huge: u64,
-    /// Units that were huge before.
+    /// Units that were huge before the call.
     pub already_huge: u64,
     /// Units without data, which were skipped.
     pub holes: u64,
-    /// A `hugekit_warm_reason`: why `huge` is less than `units`.
+    /// A `hugekit_warm_reason`: the reason if `huge` is less than `units`.
     pub reason: u32,
 }
 
@@ -92,20 +93,23 @@ unsafe impl Versioned for hugekit_warm_report {
     const FIRST: usize = offset_of!(Self, reason) + size_of::<u32>();
 }
 
-/// Puts the page cache of a file on huge pages: every process that maps the file from then on gets
-/// one page fault for each 2 MiB. `path` is a regular file of at least 2 MiB, which this user may
-/// read. `options` may be NULL. Fills `report`, which may be NULL. That not all units are huge is
-/// no failure: see `reason`.
+/// Puts the page cache of a file on huge pages. Every process that maps the file afterwards gets
+/// one page fault for each 2 MiB. `path` is a regular file of at least 2 MiB that this user may
+/// read. `options` may be NULL. Fills `report`, which may be NULL. Units that stay on small pages
+/// are no failure: see `reason`.
 ///
-/// Units that are huge already are left alone. The others are dropped from the cache and read
-/// again. The file needs as much memory as it has data. Dirty pages are written before, and no
-/// byte changes.
+/// Units that are huge already do not change. The other units are dropped from the cache and read
+/// again. The file needs as much memory as it has data. Dirty pages are written to the disk before
+/// the drop, so the content does not change.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` for a file that is not regular, shorter than 2 MiB or one
-/// hole; with `HUGEKIT_STATUS_NO_MEMORY`, before anything is dropped, if the machine or a control
-/// group has less memory than the file; with `HUGEKIT_STATUS_NOT_PERMITTED` for a check of another
-/// user's file; with `HUGEKIT_STATUS_CONFLICT` for a file that was truncated or replaced
-/// meanwhile; with `HUGEKIT_STATUS_SYSTEM` if the file cannot be read.
+/// Fails with:
+/// - `HUGEKIT_STATUS_INVALID` for a file that is not regular, is shorter than 2 MiB, or consists of
+///   one hole.
+/// - `HUGEKIT_STATUS_NO_MEMORY` if the machine or a control group has less memory than the file.
+///   Nothing is dropped then.
+/// - `HUGEKIT_STATUS_NOT_PERMITTED` for a check of another user's file.
+/// - `HUGEKIT_STATUS_CONFLICT` for a file that was truncated or replaced during the call.
+/// - `HUGEKIT_STATUS_SYSTEM` if the file cannot be read.
 ///
 /// # Safety
 /// `path` is NULL or ends with a zero byte. `options` is NULL or such a structure. `report` is NULL

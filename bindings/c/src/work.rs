@@ -1,4 +1,4 @@
-//! Clearing, copying and populating.
+//! Clears, copies and populating.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -11,29 +11,29 @@ use hugekit_bulk::parallel::{Progress, Report};
 use crate::status::{Answer, Refusal, answer, hugekit_status};
 use crate::versioned::{self, CallerOptions, OutParameter, Versioned};
 
-/// Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did
-/// the piece: the calling thread or a helper. Calls do not overlap, and `done` ascends. Other
-/// threads wait for it, so it should be short. It must return normally: an exception that leaves it
-/// ends the process.
+/// A callback that is called as `progress(done, total, context)`, in bytes, after every piece. The
+/// thread that processed the piece calls it: the calling thread or a helper. Calls do not overlap,
+/// and `done` ascends. Other threads wait for the call, so the callback should be short. It must
+/// return normally: an exception that leaves it ends the process.
 pub type hugekit_progress =
     Option<unsafe extern "C-unwind" fn(done: usize, total: usize, context: *mut c_void)>;
 
 /// A flag that asks work to stop. Made by `hugekit_cancel_new`.
 pub struct hugekit_cancel(pub(crate) Cancel);
 
-/// Makes a flag that is not set. Returns NULL, which means no flag, if the heap has no room for it.
-/// Free it with `hugekit_cancel_free` after all calls that use it have returned.
+/// Makes a flag that is not set. Returns NULL, which means no flag, if the heap has no room. Free
+/// the flag with `hugekit_cancel_free` after all calls that use it have returned.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_cancel_new() -> *mut hugekit_cancel {
     let room = HeapShortage::check();
     room.map_or(ptr::null_mut(), |()| Box::into_raw(Box::new(hugekit_cancel(Cancel::new()))))
 }
 
-/// Sets the flag. It cannot be unset. Operations that use it stop after their current pieces. Any
-/// thread and any signal handler may call this. Does nothing for NULL.
+/// Sets the flag. A set flag cannot be unset. Operations that use the flag stop after their current
+/// pieces. Any thread and any signal handler may call this. Does nothing for NULL.
 ///
 /// # Safety
-/// NULL, or a flag that is not freed.
+/// `cancel` is NULL, or a flag that is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_cancel_set(cancel: *const hugekit_cancel) {
     // SAFETY: `cancel` is NULL or a flag that is not freed meanwhile.
@@ -45,23 +45,25 @@ pub unsafe extern "C" fn hugekit_cancel_set(cancel: *const hugekit_cancel) {
 /// Frees the flag. Does nothing for NULL.
 ///
 /// # Safety
-/// NULL, or a flag that no thread uses any more.
+/// `cancel` is NULL, or a flag that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_cancel_free(cancel: *mut hugekit_cancel) {
     // SAFETY: `cancel` is NULL or came from `hugekit_cancel_new`, and no thread uses it any more.
     let _ = unsafe { crate::status::take_handle(cancel) };
 }
 
-/// The next use of memory.
+/// The next use of memory, as far as the caller knows.
 #[repr(u32)]
 #[expect(dead_code, reason = "C has the names, the library is given numbers")]
 pub enum hugekit_reuse {
-    /// Not known. If there is a target, as `HUGEKIT_REUSE_TARGET`; otherwise the length decides.
+    /// The next use is not known. With a target, the same as `HUGEKIT_REUSE_TARGET`. Without a
+    /// target, the length decides if the bytes stream past the cache.
     Unknown = 0,
-    /// The bytes around the target, or around the start without a target, are used next. The rest
-    /// streams past the cache.
+    /// The bytes around the target are used next, or the bytes at the start if there is no target.
+    /// The rest streams past the cache.
     Target = 1,
-    /// All bytes are used soon. As many as fit the cache stay there, those around the target first.
+    /// All bytes are used soon. As many bytes as fit into the cache stay there, beginning with the
+    /// bytes around the target.
     All = 2,
     /// No thread uses the bytes soon. All of them stream past the cache.
     None = 3,
@@ -70,7 +72,7 @@ pub enum hugekit_reuse {
 /// `hugekit_options.target` is set. Without this flag there is no target.
 pub const HUGEKIT_HAS_TARGET: u32 = 1;
 
-/// Helpers run only on CPUs that no other thread wants (`SCHED_IDLE`).
+/// Helpers run only on CPUs that no other thread needs (`SCHED_IDLE`).
 pub const HUGEKIT_LOW_PRIORITY: u32 = 2;
 
 /// Options of work on memory. Zero means the default everywhere: set `size` and the fields that you
@@ -80,10 +82,10 @@ pub const HUGEKIT_LOW_PRIORITY: u32 = 2;
 pub struct hugekit_options {
     /// `sizeof(hugekit_options)`.
     pub size: usize,
-    /// Threads, the calling thread included. 0: as many as are useful. No more are used than there
-    /// are allowed CPUs, or pieces that are long enough for a thread.
+    /// The number of threads, the calling thread included. 0: as many as are useful. The call uses
+    /// no more threads than there are allowed CPUs, or pieces that are long enough for a thread.
     pub threads: usize,
-    /// Called after every piece, or NULL.
+    /// Called after every piece. NULL: no callback.
     pub progress: hugekit_progress,
     /// Passed to `progress` unchanged.
     pub context: *mut c_void,
@@ -91,14 +93,14 @@ pub struct hugekit_options {
     pub cancel: *const hugekit_cancel,
     /// `HUGEKIT_HAS_TARGET`, `HUGEKIT_LOW_PRIORITY`, or both.
     pub flags: u32,
-    /// A `hugekit_reuse`: the next use of the written memory. Not for `hugekit_populate`.
+    /// A `hugekit_reuse`: the next use of the written memory. `hugekit_populate` does not use it.
     pub reuse: u32,
-    /// A `hugekit_reuse`: the next use of the source. Only for `hugekit_copy_with`.
+    /// A `hugekit_reuse`: the next use of the source. Only `hugekit_copy_with` uses it.
     pub source_reuse: u32,
     /// Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
-    /// The byte that is used next, as an offset in bytes from the start. Needs
-    /// `HUGEKIT_HAS_TARGET`.
+    /// The byte that is used next, as an offset in bytes from the start. `HUGEKIT_HAS_TARGET` must
+    /// be set.
     pub target: usize,
 }
 
@@ -115,17 +117,17 @@ impl CallerOptions for hugekit_options {
     }
 }
 
-/// A report of the way in which work was done.
+/// A report of completed work.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_report {
     /// `sizeof(hugekit_report)`, set by the caller.
     pub size: usize,
-    /// Bytes done: all that were requested.
+    /// Bytes that are done: all bytes of the request.
     pub bytes: usize,
     /// Threads that shared the work, the calling thread included.
     pub threads: usize,
-    /// Threads of these that did at least one piece. The others started too late.
+    /// Threads that processed at least one piece. The other threads started too late.
     pub took_part: usize,
 }
 
@@ -155,9 +157,9 @@ pub unsafe extern "C" fn hugekit_clear(memory: *mut c_void, len: usize) -> hugek
 /// Sets `len` bytes at `memory` to zero, with options: next use, several threads, progress.
 /// `options` and `report` may be NULL.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown option; nothing is
-/// written then. Fails with `HUGEKIT_STATUS_CANCELLED` if it is cancelled; some bytes may be zero
-/// then.
+/// Fails with `HUGEKIT_STATUS_INVALID` for a target outside the memory or an unknown option; the
+/// memory is unchanged then. Fails with `HUGEKIT_STATUS_CANCELLED` if the work is cancelled; some
+/// bytes may be zero then.
 ///
 /// # Safety
 /// The memory can be written. During the call no other thread accesses it. `options` is NULL or
@@ -187,13 +189,13 @@ pub unsafe extern "C" fn hugekit_clear_with(
 }
 
 /// Copies `len` bytes from `from` to `to`, on the calling thread, by the routine that is fastest
-/// for this length. Both may be NULL if `len` is 0.
+/// for this length. `from` and `to` may be NULL if `len` is 0.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` if they overlap; nothing is written then.
+/// Fails with `HUGEKIT_STATUS_INVALID` if source and destination overlap; nothing is written then.
 ///
 /// # Safety
-/// `from` can be read and `to` written. During the call no other thread writes to either, or reads
-/// from `to`.
+/// `from` can be read and `to` can be written. During the call no other thread writes to `from` or
+/// `to`, or reads from `to`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_copy(
     to: *mut c_void,
@@ -210,13 +212,14 @@ pub unsafe extern "C" fn hugekit_copy(
     })())
 }
 
-/// Copies as `hugekit_copy` does, with options: next use of both sides, several threads, progress.
-/// `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
+/// Copies as `hugekit_copy` does, with options: next use of source and destination, several
+/// threads, progress. `options` and `report` may be NULL. Fails as `hugekit_copy` and
+/// `hugekit_clear_with` do.
 ///
 /// # Safety
-/// `from` can be read and `to` written. During the call no other thread writes to either, or reads
-/// from `to`. `options` is NULL or such a structure, and its flag is not freed during the call.
-/// `report` is NULL or such a structure.
+/// `from` can be read and `to` can be written. During the call no other thread writes to `from` or
+/// `to`, or reads from `to`. `options` is NULL or such a structure, and its flag is not freed
+/// during the call. `report` is NULL or such a structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_copy_with(
     to: *mut c_void,
@@ -245,12 +248,15 @@ pub unsafe extern "C" fn hugekit_copy_with(
 }
 
 /// Populates every page that contains a byte of the memory, writable, on several threads
-/// (`MADV_POPULATE_WRITE`). No byte changes, and any address is allowed. `options` and `report` may
-/// be NULL.
+/// (`MADV_POPULATE_WRITE`). The content of the memory does not change. Any address is allowed.
+/// `options` and `report` may be NULL.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` if a part is not mapped or cannot be written, with
-/// `HUGEKIT_STATUS_NO_MEMORY`, and with `HUGEKIT_STATUS_UNSUPPORTED` before Linux 5.14. Pages that
-/// were populated before stay populated.
+/// Fails with:
+/// - `HUGEKIT_STATUS_INVALID` if a part of the memory is not mapped or cannot be written.
+/// - `HUGEKIT_STATUS_NO_MEMORY` if memory is short.
+/// - `HUGEKIT_STATUS_UNSUPPORTED` before Linux 5.14.
+///
+/// Pages that were populated before the error stay populated.
 ///
 /// # Safety
 /// `options` is NULL or such a structure, and its flag is not freed during the call. `report` is
@@ -314,8 +320,8 @@ pub(crate) fn threads(number: usize) -> Threads {
     }
 }
 
-/// The function to tell, as the library wants it. The context is the caller's, which says that any thread may
-/// hand it to the function.
+/// Returns the function to tell, as the library wants it. The context is the caller's, which says
+/// that any thread may hand it to the function.
 pub(crate) fn told(
     progress: hugekit_progress,
     context: *mut c_void,
@@ -333,7 +339,7 @@ pub(crate) fn told(
     Some(move |done, total| unsafe { progress(done, total, context.get()) })
 }
 
-/// The function to tell, as options of the library take it.
+/// Returns the function to tell, as options of the library take it.
 pub(crate) fn as_progress<F: Fn(usize, usize) + Sync>(told: &Option<F>) -> Option<&Progress<'_>> {
     told.as_ref().map(|tell| tell as _)
 }
@@ -370,7 +376,7 @@ impl WorkOptions {
     }
 
     /// # Safety
-    /// The flag outlives what is returned.
+    /// The flag outlives the returned reference.
     pub(crate) unsafe fn cancel<'a>(&self) -> Option<&'a Cancel> {
         // SAFETY: null, or a flag that outlives what is returned.
         unsafe { self.0.cancel.as_ref() }.map(|hugekit_cancel(cancel)| cancel)

@@ -12,28 +12,30 @@ use crate::shared::SharedMemory;
 
 /// Make a zeroed array on huge pages, or on the best pages that the machine has.
 ///
-/// Its memory comes from a pool and is cleared before: ``numpy.zeros`` clears page by page at the
-/// first touch. It returns to the pool when the array and all views of it are deleted.
+/// The memory comes from a pool, which has cleared it before. ``numpy.zeros`` clears page by page
+/// at the first access. The memory returns to the pool when the array and all views of it are
+/// deleted.
 ///
 /// Args:
 ///     shape: a number, or a tuple of numbers.
 ///     dtype: any dtype without Python objects. By default float64.
 ///     order: "C" or "F".
-///     pool: the pool. By default process-wide pools, which grow.
-///     threads: the number of threads that clear memory that is still dirty. By default the pool's.
-///     shared: share the array with processes that this one forks afterwards, such as the workers
-///         of a DataLoader. Each process sees the writes of the others, as after torch's
+///     pool: the pool for the array. By default process-wide pools, which grow.
+///     threads: the number of threads that clear memory that is still dirty. By default the pool's
+///         number.
+///     shared: share the array with processes that this process forks afterwards, such as the
+///         workers of a DataLoader. Each process sees the writes of the others, as after torch's
 ///         ``share_memory_()``. The memory is then separate from any pool, populated at once, and
-///         freed when the last process has deleted it. It cannot be forked by :func:`fork` or
-///         snapshotted.
+///         freed when the last process has deleted it. :func:`fork` and snapshots do not support
+///         such memory. By default False.
 ///
 /// Raises:
 ///     MemoryError: less memory is available.
-///     ValueError: a negative shape, more bytes than addresses, an unknown order, or a pool for
-///         shared memory.
+///     ValueError: a negative shape, more bytes than the process has addresses for, an unknown
+///         order, or a pool for shared memory.
 ///     TypeError: a dtype that holds Python objects.
 ///
-/// Children of a fork do not inherit the memory unless it is ``shared``: touching it there ends the
+/// Children of a fork do not inherit the memory unless it is ``shared``: an access to it ends the
 /// child with SIGSEGV (see the package's documentation).
 ///
 /// >>> array = hugekit.zeros((1000, 1000), "f4")
@@ -90,8 +92,8 @@ pub(crate) fn zeros<'py>(
     shaped(&numpy, memory, 0, shape, &dtype, order)
 }
 
-/// Make an array on huge pages. It is zeroed, as by :func:`zeros`, because a pool allocates only
-/// clean memory.
+/// Make an array on huge pages. The array is zeroed, as by :func:`zeros`, because a pool allocates
+/// only zeroed memory.
 ///
 /// >>> bool(hugekit.empty(1000).any())
 /// False
@@ -111,7 +113,7 @@ pub(crate) fn empty<'py>(
     zeros(py, shape, dtype, order, pool, threads, shared)
 }
 
-/// Returns numpy's error about a dtype, and for a dtype of torch its remedy.
+/// Returns numpy's error about a dtype. For a dtype of torch, the error contains the remedy.
 fn no_dtype(dtype: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     match dtype.str() {
         Ok(name) if name.to_string_lossy().starts_with("torch.") => {
@@ -125,7 +127,7 @@ fn no_dtype(dtype: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     }
 }
 
-/// The number of bytes, if a process has addresses for them.
+/// Returns the number of bytes of an array, if the process has addresses for this many bytes.
 fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
     let extents: Vec<Number> = match shape.extract::<Number>() {
         Err(error) if error.is_instance_of::<PyTypeError>(shape.py()) => extents_of(shape)?,
@@ -145,7 +147,7 @@ fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
     })
 }
 
-/// The numbers of a tuple, or of another sequence.
+/// Returns the numbers of a tuple, or of another sequence.
 fn extents_of(shape: &Bound<'_, PyAny>) -> PyResult<Vec<Number>> {
     shape.extract().map_err(|error: PyErr| {
         if !error.is_instance_of::<PyTypeError>(shape.py()) {
@@ -159,7 +161,7 @@ fn extents_of(shape: &Bound<'_, PyAny>) -> PyResult<Vec<Number>> {
     })
 }
 
-/// An array on part of a region or of other memory, which it keeps alive.
+/// Returns an array on a part of a region or of other memory. The array keeps the memory alive.
 fn shaped<'py>(
     numpy: &Bound<'py, PyModule>,
     memory: Bound<'py, PyAny>,
@@ -176,16 +178,17 @@ fn shaped<'py>(
     numpy.call_method("ndarray", (shape,), Some(&keywords))
 }
 
-/// Make an array with the same elements. Later writes to one side are not seen by the other.
+/// Make an array with the same elements. Neither array sees later writes to the other.
 ///
-/// It works for arrays of :func:`zeros`, of :func:`empty` and on a :class:`Region`, and for
-/// contiguous views of them. The whole region is forked, so the pool must have as many bytes free.
+/// The array must be made by :func:`zeros` or :func:`empty`, or on a :class:`Region`, or be a
+/// contiguous view of such an array. The whole region is forked, so the pool must have as many free
+/// bytes.
 ///
 /// Raises:
-///     MemoryError: the pool has fewer bytes free.
-///     PermissionError: this process may handle no page faults.
+///     MemoryError: the pool has fewer free bytes than the region.
+///     PermissionError: this process may not handle page faults.
 ///     ValueError: the array is not on a region, or not contiguous.
-///     TypeError: it is no array of numpy. Of a tensor, fork ``tensor.numpy()``.
+///     TypeError: the object is not a numpy array. For a tensor, fork ``tensor.numpy()``.
 ///
 /// >>> pool = hugekit.Pool(8 << 20, backing="base")
 /// >>> template = pool.zeros(100_000)
@@ -236,7 +239,8 @@ const NOT_FORKED: &str = "only arrays on a hugekit.Region can be forked, and the
 const NO_REGION: &str = "the memory of this array is not that of a hugekit.Region: arrays of hugekit.zeros, \
     hugekit.empty and numpy.frombuffer(region) are, unless they are shared; those of numpy are not";
 
-/// Returns the place of an array in a region; `elsewhere` is the message if it lies in none.
+/// Returns the region of an array and the array's offset in it. `elsewhere` is the message of the
+/// error if the array is on no region.
 fn place_of(array: &Bound<'_, PyAny>, elsewhere: &'static str) -> PyResult<(Region, usize)> {
     let buffer = Buffer::of(array, false)?;
     if buffer.len() == 0 {

@@ -10,7 +10,8 @@ use pyo3::types::PyType;
 
 use crate::kinds::Decided;
 
-/// The contiguous memory of an object, which keeps it alive and in its place until dropped.
+/// The contiguous memory of an object. It keeps the object alive and the memory at its address
+/// until it is dropped.
 pub(crate) struct Buffer {
     view: Box<ffi::Py_buffer>,
 }
@@ -21,12 +22,13 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// The memory of an array or of another object with a buffer, in C or Fortran order, or of a tensor on the CPU.
+    /// Returns the memory of an array or of another object with a buffer, in C or Fortran order, or
+    /// of a tensor on the CPU.
     pub(crate) fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         Self::of_memory(&Decided::of(object)?.memory, writable)
     }
 
-    /// The memory of an object about which the decision was made.
+    /// Returns the memory of an object that `kinds.rs` has accepted.
     pub(crate) fn of_memory(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         let access = if writable { ffi::PyBUF_WRITABLE } else { 0 };
         let flags = ffi::PyBUF_ANY_CONTIGUOUS | ffi::PyBUF_FORMAT | access;
@@ -52,7 +54,8 @@ impl Buffer {
         Ok(Self { view: unsafe { view.assume_init() } })
     }
 
-    /// Bytes can be cleared and copied, references to objects cannot.
+    /// Checks that the memory consists of bytes, which can be cleared and copied. References to
+    /// objects cannot.
     fn checked(self) -> PyResult<Self> {
         if has_objects(self.format()) {
             return Err(has_references(&String::from_utf8_lossy(self.format())));
@@ -87,8 +90,8 @@ impl Drop for Buffer {
     }
 }
 
-/// Returns an error that names the mistake in words of the program's and says what to write; errors of other kinds as
-/// they are.
+/// Returns an error that explains the mistake in the program's terms and names the correct code.
+/// Errors of other kinds do not change.
 fn refusal(object: &Bound<'_, PyAny>, error: PyErr, writable: bool) -> PyErr {
     let py = object.py();
     let kind = object.get_type();
@@ -123,7 +126,7 @@ fn name_of(kind: &Bound<'_, PyType>) -> String {
     kind.name().map_or_else(|_| "object".to_owned(), |name| name.to_string())
 }
 
-/// Returns the message that an object is no memory, with its reason.
+/// Returns the message that an object cannot be used as memory, with the reason.
 fn no_memory(object: &Bound<'_, PyAny>, kind: &str) -> String {
     let has = |method: &str| object.hasattr(method).unwrap_or(false);
     if has("state_dict") {
@@ -159,12 +162,12 @@ pub(crate) fn not_contiguous() -> PyErr {
     )
 }
 
-/// Returns whether a format of the struct module holds an object; names stand between colons.
+/// Returns true if a format of the struct module contains an object. Names stand between colons.
 fn has_objects(format: &[u8]) -> bool {
     format.split(|&byte| byte == b':').step_by(2).any(|types| types.contains(&b'O'))
 }
 
-/// A numpy array without a buffer of its own, as bytes; only if that needs no copy.
+/// Returns a numpy array without a buffer of its own as bytes, only if that needs no copy.
 fn as_bytes<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = object.py();
     let Some(dtype) = object.getattr_opt("dtype")? else { return Ok(None) };

@@ -1,9 +1,10 @@
-//! Arrays saved one state after the other, each as what has changed since the one before.
+//! Checkpoints: states of arrays, each saved as the changes since the previous state.
 //!
-//! A state is a block that `hugekit._checkpoints` fills and the bytes of the arrays behind it, which keep their offset
-//! within a page: so pages that have changed are whole blocks of a delta. Big arrays have an epoch, one for all that lie
-//! side by side, and so have arrays of a pool that have a region for themselves. Small ones are copied, because that takes
-//! less time than to protect them, and those that share a region are read in full from a snapshot.
+//! A state consists of a block that `hugekit._checkpoints` fills, and of the bytes of the arrays.
+//! Each array keeps its offset within a page, so changed pages are whole blocks of a delta. Large
+//! arrays have an epoch, and arrays that lie side by side share one epoch. An array of a pool with
+//! a region of its own also has an epoch. Small arrays are copied, because that is faster than
+//! protecting them. Arrays that share a region are read completely from a snapshot.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -32,7 +33,8 @@ use crate::snapshot::{BY_COPIES, Reserve, SnapshotOptions, granule};
 use crate::strided::{ArrayMemory, Strided};
 use crate::taking::within;
 
-/// Neighbours with less than that are copied at once: to protect as much takes as long, and edges longer.
+/// Neighbours with less than this number of bytes are copied immediately: to protect them takes as
+/// long as to copy them, and edges take longer.
 const COPIED: usize = 1 << 20;
 
 /// Bytes of a pool's array that are read together.
@@ -40,18 +42,19 @@ const BATCH: usize = 2 << 20;
 
 static ZEROES: [u8; BLOCK] = [0; BLOCK];
 
-/// The states of some arrays. For ``hugekit._checkpoints``, which has one call at a time made.
+/// The successive states of some arrays. `hugekit._checkpoints` makes one call at a time.
 #[pyclass(frozen, module = "hugekit._hugekit")]
 pub(crate) struct ArrayChain {
-    /// Goes before the buffers: what it protects is theirs.
+    /// The field is dropped before the buffers, because it protects the memory of the buffers.
     states: Mutex<States>,
     builder: Builder,
     limits: Limits,
     fault_mode: Option<FaultMode>,
     spans: Vec<Span>,
-    /// Arrays with gaps between their elements, and their offsets behind the header. They are copied for each state.
+    /// Arrays with gaps between their elements, and their offsets behind the header. Each state
+    /// copies them.
     strided: Vec<(usize, Strided)>,
-    /// Memory that cannot be protected is refused, not copied.
+    /// True if memory that cannot be protected is refused instead of copied.
     strict: bool,
     /// The offset of each array behind the header.
     places: Vec<usize>,
@@ -63,20 +66,21 @@ pub(crate) struct ArrayChain {
 struct States {
     chain: Chain,
     watched: Watched,
-    /// Spans that cannot be protected and are copied for each state, with the reasons.
+    /// Spans that cannot be protected, with the reasons. Each state copies them.
     unprotected: Vec<(Span, String)>,
 }
 
-/// First and last offsets of memory that was copied because it cannot be protected, and the reasons.
+/// The first and last offsets of memory that was copied because it cannot be protected, with the
+/// reasons.
 type Unprotected = Vec<(usize, usize, String)>;
 
-/// The knowledge of changes since the last state.
+/// The record of changes since the last state.
 enum Watched {
     /// There is no state yet.
     New,
-    /// Each epoch knows what was written.
+    /// Each epoch contains the record of its writes.
     Known(Vec<(Unit, Epoch)>),
-    /// Nothing, because of this: the next state is saved in full.
+    /// There is no record, for this reason. The next state is saved in full.
     Lost(String),
 }
 
@@ -84,19 +88,19 @@ enum Watched {
 #[derive(Clone)]
 struct Span {
     memory: Range<usize>,
-    /// Behind the header.
+    /// The offset behind the header.
     at: usize,
     kind: SpanKind,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum SpanKind {
-    /// The only one in its region, which has an epoch.
+    /// The only unit in its region, which has an epoch.
     Region,
-    /// A unit in a region with several, of which a snapshot is read.
+    /// A unit in a region with several units. It is read from a snapshot of the region.
     InRegion,
     Copied,
-    /// Neighbours have the same number.
+    /// The number of the group: neighbours have the same number.
     Watched(usize),
 }
 
@@ -105,21 +109,22 @@ enum SpanKind {
 struct Unit {
     memory: Range<usize>,
     at: usize,
-    /// The bytes between the spans, by offsets in the unit. They are the allocator's, and saved as zeroes.
+    /// The bytes between the spans, as offsets in the unit. They belong to the allocator, and are
+    /// saved as zeroes.
     gaps: Vec<Range<usize>>,
-    /// Bytes of copies that may be held, if that is not the library's to decide.
+    /// The limit of the bytes of copies; `None` for the library's default.
     max_cow_bytes: Option<usize>,
-    /// The way in which writes to it are handled; none if nothing of it is protected.
+    /// The mode in which writes to the arrays are handled; `None` if nothing is protected.
     serving: Option<&'static str>,
     region: Option<InRegion>,
 }
 
-/// The most bytes of copies that may be held.
+/// The limits of the bytes of copies.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// The most bytes for each array.
+    /// The limit for each array.
     max_cow_bytes: Option<usize>,
-    /// In any case, because they are there.
+    /// The bytes of the reserve, which are allocated already.
     reserved: usize,
 }
 
@@ -140,7 +145,8 @@ impl Unit {
         Self { memory, at, gaps, max_cow_bytes: None, serving: None, region: None }
     }
 
-    /// The limit is one of each span, and a reserve that holds all of them suffices for what lies between, too.
+    /// The limit applies to each span. A reserve that is large enough for all spans is also large
+    /// enough for the bytes between them.
     fn limited(mut self, spans: &[Span], limits: Limits) -> Self {
         let lens = || spans.iter().map(|span| span.memory.len());
         let is_all = |bytes: usize| lens().all(|len| len <= bytes);
@@ -153,18 +159,18 @@ impl Unit {
         self
     }
 
-    /// The builder of its snapshots.
+    /// Returns the builder of the unit's snapshots.
     fn builder(&self, builder: &Builder) -> Builder {
         self.max_cow_bytes.into_iter().fold(builder.clone(), Builder::max_cow_bytes)
     }
 
-    /// Returns its offset in the memory of its epoch.
+    /// Returns the offset of the unit in the memory of its epoch.
     fn offset(&self) -> usize {
         self.region.as_ref().map_or(0, |region| region.offset)
     }
 
-    /// Returns those of these bytes, which begin at an offset in the memory of the epoch, that are its own, and their
-    /// offset in it.
+    /// Returns the bytes of this range that belong to the unit, and their offset in the unit. The
+    /// range begins at an offset in the memory of the epoch.
     fn own<'a>(&self, offset: usize, bytes: &'a [u8]) -> Option<(usize, &'a [u8])> {
         let own = self.offset()..self.offset() + self.memory.len();
         let (start, end) = (own.start.max(offset), own.end.min(offset + bytes.len()));
@@ -176,7 +182,7 @@ impl Unit {
     }
 }
 
-/// The arrays as they were at one moment, on their way to a file.
+/// The content of the arrays at one moment, to be written to a file.
 #[pyclass(frozen, module = "hugekit._hugekit")]
 pub(crate) struct Moment(Mutex<Option<Taken>>);
 
@@ -195,7 +201,7 @@ struct CheckpointPart {
 enum Content {
     Copied(CopiedBytes),
     Changes(Box<(Unit, Changes)>),
-    /// And where in the snapshot it begins.
+    /// The offset in the snapshot at which it begins.
     OfRegion(Arc<hugekit::Snapshot>, usize),
 }
 
@@ -259,10 +265,12 @@ impl ArrayChain {
         self.places.clone()
     }
 
-    /// The arrays as they are now, for :meth:`write`; why all of them will be written, if that was not asked for; and
-    /// which were copied because they cannot be protected: first and last offset behind the header, and the reason.
+    /// Takes the content of the arrays now, for [`write`](Self::write). Also returns the reason if
+    /// all arrays will be written although the caller did not request it, and the arrays that were
+    /// copied because they cannot be protected: first and last offset behind the header, and the
+    /// reason.
     ///
-    /// The GIL is held from the first array to the last one.
+    /// The call holds the GIL from the first array to the last.
     #[pyo3(signature = (header, full))]
     fn take(
         &self,
@@ -310,8 +318,8 @@ impl ArrayChain {
         Ok((Moment(Mutex::new(Some(Taken { header, parts }))), lost, unprotected))
     }
 
-    /// Write a moment to a file, which takes its name when it is complete: whether it is full, bytes that have changed,
-    /// bytes of the file, and the state.
+    /// Write a moment to a file, which gets its name when it is complete. Return true if the file
+    /// is full, the number of changed bytes, the number of bytes of the file, and the state.
     #[pyo3(signature = (moment, path, fsync))]
     fn write(
         &self,
@@ -332,7 +340,7 @@ impl ArrayChain {
         Ok((saved.is_full, saved.changed, saved.written, saved.state.to_string()))
     }
 
-    /// Make arrays, or part of one, writable for a system call.
+    /// Make an array of the checkpoint, or a part of it, writable for a system call.
     fn prepare_write(&self, array: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = Buffer::of(array, false)?;
         let wanted = buffer.start().addr()..buffer.start().addr() + buffer.len();
@@ -350,7 +358,8 @@ impl ArrayChain {
         Ok(())
     }
 
-    /// The handling of writes to the arrays between two states; None if no big array has an epoch.
+    /// Returns the mode in which writes to the arrays between two states are handled; `None` if no
+    /// large array has an epoch.
     #[getter]
     fn serving(&self) -> PyResult<Option<&'static str>> {
         let states = self.states()?;
@@ -361,7 +370,7 @@ impl ArrayChain {
 }
 
 impl ArrayChain {
-    /// Waits for no thread: one that writes a moment may need the GIL.
+    /// Locks the states, without a wait: a thread that writes a moment may need the GIL.
     fn states(&self) -> PyResult<MutexGuard<'_, States>> {
         match self.states.try_lock() {
             Ok(states) => Ok(states),
@@ -387,7 +396,8 @@ impl ArrayChain {
         epochs.into_iter().map(since).collect()
     }
 
-    /// All of the arrays that have epochs, which are new. Those that cannot be protected are added to `unprotected`.
+    /// Takes snapshots of all arrays with new epochs. Arrays that cannot be protected are added to
+    /// `unprotected`.
     fn first(
         &self,
         py: Python<'_>,
@@ -435,7 +445,8 @@ impl ArrayChain {
         Ok(Ok((Unit { serving, region: Some(InRegion { region, offset }), ..unit }, changes)))
     }
 
-    /// At once, if that is possible; else those that touch, and then one by one.
+    /// Takes all arrays at once, if that is possible; otherwise groups of touching arrays, and
+    /// finally array by array.
     fn first_of_neighbours(
         &self,
         py: Python<'_>,
@@ -463,8 +474,9 @@ impl ArrayChain {
         Ok(taken)
     }
 
-    /// Neighbours with an epoch in common. Between those that do not touch lie words of the allocator, which has to be
-    /// able to write them in system calls, too: these are served by threads, or not at all.
+    /// Takes neighbours with a common epoch. Between neighbours that do not touch lie words of the
+    /// allocator, which it may write by system calls. So the faults of such neighbours are handled
+    /// by threads; without threads, there is no common epoch.
     fn at_once(&self, py: Python<'_>, spans: &[Span]) -> Option<(Unit, Changes)> {
         if spans.len() == 1 {
             return None;
@@ -482,7 +494,7 @@ impl ArrayChain {
         .ok()
     }
 
-    /// Returns why memory is copied; the error if it is not to be.
+    /// Returns the reason why memory is copied, or the error if copying is refused.
     fn reason(&self, error: SnapshotError) -> PyResult<String> {
         copied::reason(error, self.fault_mode, self.strict)
     }
@@ -503,7 +515,7 @@ impl ArrayChain {
         }))
     }
 
-    /// Spans that are copied because that takes less time than to protect them.
+    /// Adds the spans that are copied because that is faster than protecting them.
     fn copied(&self) -> impl Iterator<Item = &Span> {
         self.spans.iter().filter(|span| span.kind == SpanKind::Copied)
     }
@@ -535,7 +547,7 @@ fn region_of(span: &Span) -> PyResult<Region> {
     Region::around(span.memory.start, span.memory.len()).ok_or_else(gone)
 }
 
-/// The memory of some arrays, and how long it is in a state. Neighbours keep their distance.
+/// Returns the memory of some arrays, and its length in a state. Neighbours keep their distance.
 fn spans_of<'a>(
     builder: &Builder,
     buffers: impl Iterator<Item = &'a Buffer>,
@@ -574,7 +586,7 @@ fn start_of_region(memory: &Range<usize>) -> Option<usize> {
     Some(region.shared().as_ptr().addr())
 }
 
-/// Addresses that arrays have, ascending; those of several that overlap are one range.
+/// Returns the addresses of arrays, ascending. Overlapping arrays make one range.
 fn united<'a>(buffers: impl Iterator<Item = &'a Buffer>) -> Vec<Range<usize>> {
     let addresses = |buffer: &Buffer| {
         let start = buffer.start().expose_provenance();
@@ -592,7 +604,7 @@ fn united<'a>(buffers: impl Iterator<Item = &'a Buffer>) -> Vec<Range<usize>> {
     united
 }
 
-/// Returns the address of an array; any, if it has no bytes.
+/// Returns the address of an array. An array without bytes may return any address.
 fn place_of(spans: &[Span], buffer: &Buffer) -> usize {
     let start = buffer.start().addr();
     let span = spans.iter().find(|span| buffer.len() > 0 && span.memory.contains(&start));
@@ -654,7 +666,7 @@ impl States {
 }
 
 impl Taken {
-    /// Writes the state as the next one of the chain.
+    /// Writes the state as the next state of the chain.
     fn write(self, chain: &mut Chain, to: &File) -> Result<(Saved, Vec<(Unit, Epoch)>), Failed> {
         let (room, length) = (self.header.len(), chain.length() as usize);
         let mut saving = Putting::new(chain.save_changes(to)?);
@@ -702,7 +714,8 @@ impl Content {
     }
 }
 
-/// The bytes at `offset` with zeroes where gaps are; copied only if there are some.
+/// Returns the bytes at `offset`, with zeroes in the gaps. The bytes are copied only if there are
+/// gaps.
 fn without<'a>(
     gaps: &[Range<usize>],
     offset: usize,
@@ -724,10 +737,10 @@ fn without<'a>(
     cleared
 }
 
-/// A state that is put together: blocks are given whole, with zeroes where no array has bytes.
+/// A writer of a state. It passes on whole blocks, with zeroes where no array has bytes.
 struct Putting<'a, W: Write> {
     state: SavingChanges<'a, W>,
-    /// The end of the last array, or of the header.
+    /// Returns the end of the last array, or of the header if there is no array.
     end: usize,
 }
 

@@ -1,5 +1,6 @@
-//! Memory that cannot be protected, and is copied at once: others could write to it, the kernel merges or maps it, or
-//! this process may not serve the faults of system calls.
+//! Memory that cannot be protected, and is copied immediately: other processes could write to the
+//! memory, the kernel merges or maps the memory, or this process may not handle the faults of
+//! system calls.
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, Range};
@@ -18,22 +19,22 @@ use pyo3::prelude::*;
 
 use crate::errors::Raised;
 
-/// The way in which writes are served if the program names none: by a thread, which serves system calls, too. Served in
-/// place, they would fail in code that knows nothing of snapshots.
+/// The default mode of fault handling: a thread, which also handles faults of system calls. In
+/// place, system calls would fail in code that does not know of snapshots.
 pub(crate) const BY_DEFAULT: FaultMode = FaultMode::Threaded { threads: 1 };
 
-/// Copies of at least this many bytes look at the available memory first.
+/// The length in bytes from which a copy first checks the available memory.
 const LOOK: usize = 64 << 20;
 
 /// Memory that cannot be protected, and the reason.
 enum Refused {
     Range(Range<usize>, String),
-    /// No memory of this process can.
+    /// No memory of this process can be protected.
     All(String),
 }
 
-/// Returns what an error refuses, if a copy would do instead of a snapshot. `asked` is the mode that the program named.
-/// [`tell_noted`] logs it.
+/// Returns the memory that an error refuses, if a copy can replace the snapshot. `asked` is the
+/// mode that the program requested. [`tell_noted`] logs the reason.
 fn refused(error: &SnapshotError, asked: Option<FaultMode>) -> Option<Refused> {
     match error {
         SnapshotError::Unsuitable { mapping, reason } if mapping.is_readable => {
@@ -52,7 +53,7 @@ fn refused(error: &SnapshotError, asked: Option<FaultMode>) -> Option<Refused> {
     }
 }
 
-/// Returns why memory is copied; the error if it is not to be.
+/// Returns the reason why memory is copied, or the error if copying is refused.
 pub(crate) fn reason(
     error: SnapshotError,
     asked: Option<FaultMode>,
@@ -65,10 +66,12 @@ pub(crate) fn reason(
     }
 }
 
-/// A line for the log. A log runs Python code, and so the line waits until all arrays of a moment are taken.
+/// A line for the log. Logging runs Python code, so the line waits until all arrays of a moment are
+/// taken.
 static NOTED: Mutex<Option<String>> = Mutex::new(None);
 
-/// Notes why no memory of this process can be protected, once in a process. Returns the reason.
+/// Stores the reason why no memory of this process can be protected, once in a process. Returns the
+/// reason.
 fn note_once(error: &SnapshotError) -> String {
     static IS_NOTED: AtomicBool = AtomicBool::new(false);
     let reason = error_chain(error).to_string();
@@ -82,7 +85,7 @@ fn note_once(error: &SnapshotError) -> String {
     reason
 }
 
-/// Logs the noted line, as a warning of `hugekit`. A log that fails is no reason for a save to fail.
+/// Logs the stored line, as a warning of `hugekit`. An error of the log does not make a save fail.
 pub(crate) fn tell_noted(py: Python<'_>) {
     let Some(line) = NOTED.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
     let log = || {
@@ -92,7 +95,7 @@ pub(crate) fn tell_noted(py: Python<'_>) {
     let _: PyResult<_> = log();
 }
 
-/// Returns the reasons why some of these ranges are to be copied, after one of them was refused.
+/// Returns the reasons why some of these ranges must be copied, after one of them was refused.
 pub(crate) fn reasons(
     ranges: &[Range<usize>],
     error: SnapshotError,
@@ -137,15 +140,16 @@ pub(crate) fn check_available(len: usize, wanted: &str) -> PyResult<()> {
 #[derive(Debug)]
 pub(crate) struct CopiedBytes {
     memory: PrivateBytes,
-    /// Bytes that are written.
+    /// The bytes that are written.
     len: usize,
 }
 
 impl CopiedBytes {
-    /// Room for so many bytes, of which `write` writes all. Python cannot run meanwhile, so it is to be quick.
+    /// Makes a copy of this many bytes, all of which `write` writes. Python cannot run meanwhile,
+    /// so `write` must be fast.
     ///
     /// # Safety
-    /// `write` writes as many bytes to its pointer.
+    /// `write` writes this many bytes to its pointer.
     pub(crate) unsafe fn filled(
         len: usize,
         write: impl FnOnce(*mut u8) -> PyResult<()>,
@@ -166,8 +170,8 @@ impl CopiedBytes {
     /// Copies memory of this process. The caller holds the GIL, so that no Python code writes meanwhile.
     ///
     /// # Safety
-    /// The memory can be read during the call. A thread that writes to it meanwhile does not hold the GIL, and its bytes
-    /// mean nothing to us.
+    /// The memory can be read during the call. A thread that writes to it meanwhile does not hold
+    /// the GIL, so either value of its bytes is correct.
     pub(crate) unsafe fn of(memory: *const [u8]) -> PyResult<Self> {
         let write = |to: *mut u8| {
             // SAFETY: as many bytes were just mapped, which nobody else knows; the caller vouches for the memory.

@@ -1,4 +1,5 @@
-//! Where the bytes of a snapshot go: through a file object's `write`, or to its descriptor if that is the same.
+//! The destination of a snapshot's bytes: a file object's `write`, or its descriptor if that has
+//! the same effect.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -10,19 +11,20 @@ use pyo3::exceptions::{PyBlockingIOError, PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict};
 
-/// The fewest bytes that an object gets in one call, if there are as many.
+/// The lowest number of bytes of one call of `write`, if there are as many bytes.
 const LEAST: usize = 4 << 10;
 
-/// A file object. Bytes go through its `write`, except if it is a plain file: a descriptor below another object, such as
-/// one that encrypts, compresses or counts, is not where that object would put them.
+/// A file object. Bytes are passed to its `write`, except for a plain file. A descriptor below
+/// another object, which may encrypt, compress or count, is not used.
 pub(crate) struct Destination {
     object: Py<PyAny>,
     descriptor: Option<RawFd>,
     written: usize,
-    /// An answer of `write` was a number: so None is no way to say that everything was taken.
+    /// True if `write` has returned a number before, so a later None does not mean that all bytes
+    /// were accepted.
     has_counted: bool,
-    /// The most bytes for one call. An object that takes a part of what it is given is given less, so that the rest is
-    /// not copied again and again.
+    /// The highest number of bytes of one call. An object that accepts only a part of the bytes
+    /// gets fewer bytes in the next call, so the rest is not copied repeatedly.
     most: usize,
     raised: Option<PyErr>,
 }
@@ -41,7 +43,7 @@ impl Destination {
         })
     }
 
-    /// The outcome of writing, which is an exception of the object if it raised one.
+    /// Returns the result of writing: an exception of the object, if it raised one.
     pub(crate) fn result(&mut self, outcome: PyResult<()>) -> PyResult<()> {
         self.raised.take().map_or(outcome, Err)
     }
@@ -71,7 +73,7 @@ impl Destination {
         Ok(taken)
     }
 
-    /// The error of an object that takes nothing for now.
+    /// Returns the error of an object that accepts no bytes now.
     fn would_block(&self) -> PyErr {
         let text = format!(
             "the file would block after {} bytes, and hugekit does not wait for it: make it blocking, or write what \
@@ -81,7 +83,7 @@ impl Destination {
         PyBlockingIOError::new_err((libc::EAGAIN, text, self.written))
     }
 
-    /// The same exception, with the bytes of all calls.
+    /// Returns the same exception, with the bytes of all calls.
     fn blocked(&self, py: Python<'_>, error: PyErr) -> PyErr {
         if error.is_instance_of::<PyBlockingIOError>(py) {
             let value = error.value(py);
@@ -112,7 +114,7 @@ impl Write for Destination {
     }
 }
 
-/// The bytes that an object says it has taken, of `len`.
+/// Returns the number of bytes that an object reports as accepted, of `len`.
 fn counted(answer: &Bound<'_, PyAny>, len: usize) -> PyResult<usize> {
     let said = || answer.repr().map_or_else(|_| "no number".to_owned(), |said| said.to_string());
     if answer.is_instance_of::<PyBool>() {
@@ -137,9 +139,9 @@ fn counted(answer: &Bound<'_, PyAny>, len: usize) -> PyResult<usize> {
     }
 }
 
-/// Returns whether None as the answer of `write` means that nothing was taken. It does for streams of the io module, and for
-/// whatever passes on the answers of one: that has a descriptor that does not block. Other objects return None because
-/// they have nothing to say.
+/// Returns true if None as the result of `write` means that no byte was accepted. This holds for
+/// streams of the io module whose descriptor does not block, and for objects that return the
+/// results of such a stream. Other objects return None without a meaning.
 fn may_block(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let raw = object.py().import("io")?.getattr("RawIOBase")?;
     if object.is_instance(&raw)? {
@@ -155,8 +157,9 @@ fn does_not_block(descriptor: RawFd) -> bool {
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
-/// The descriptor of a plain file: of a `FileIO`, or of a buffer that lies exactly on one, flushed. None if anything between
-/// the object and the descriptor could change the bytes, count them or take some of them.
+/// Returns the descriptor of a plain file: of a `FileIO`, or of a flushed buffer directly above a
+/// `FileIO`. Returns `None` if anything between the object and the descriptor could change the
+/// bytes, count them or take some of them.
 fn descriptor_of(file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
     let io = file.py().import("io")?;
     let is = |object: &Bound<'_, PyAny>, kind: &str| {
@@ -183,7 +186,7 @@ fn descriptor_of(file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
     Ok((is_in_step && !does_not_block(descriptor)).then_some(descriptor))
 }
 
-/// Returns whether a program has put something in the place of a method of this very object.
+/// Returns true if a program has replaced a method of this object.
 fn has_own_methods(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let own = object.getattr("__dict__")?.cast_into::<PyDict>()?;
     ["write", "flush", "fileno", "tell", "seekable", "writable"]

@@ -1,4 +1,4 @@
-//! The library's errors as Python's own, by kind.
+//! Conversion of the library's errors to Python's exceptions, by kind.
 
 use std::error::Error;
 use std::io;
@@ -25,7 +25,7 @@ pyo3::create_exception!(
     "The snapshot is lost: writers changed more than it may hold, or its memory was unmapped."
 );
 
-/// An error of the library on its way to Python.
+/// An error of the library before its conversion to Python.
 pub(crate) struct Raised(PyErr);
 
 impl From<Raised> for PyErr {
@@ -119,7 +119,7 @@ impl From<VmForkError> for Raised {
     }
 }
 
-/// The error of an image, with the path of the file that it is about.
+/// Returns the error of an image, with the path of its file.
 pub(crate) fn of_image(error: ImageError, paths: &[PathBuf]) -> PyErr {
     let path = error.source_number().and_then(|nth| paths.get(nth));
     match (error, path) {
@@ -132,7 +132,7 @@ pub(crate) fn of_image(error: ImageError, paths: &[PathBuf]) -> PyErr {
     }
 }
 
-/// The error of a file that is warmed, with its path.
+/// Returns the error of a warm-up, with the path of the file.
 pub(crate) fn of_warm(error: WarmError, path: &Path) -> PyErr {
     match error {
         WarmError::Read { source, .. } => at_path(source, path),
@@ -144,7 +144,7 @@ pub(crate) fn of_warm(error: WarmError, path: &Path) -> PyErr {
     }
 }
 
-/// The error of a file, with its name.
+/// Returns the error of a file, with its name.
 pub(crate) fn at_path(error: io::Error, path: &Path) -> PyErr {
     match error.raw_os_error() {
         Some(number) => {
@@ -165,7 +165,7 @@ pub(crate) fn at_path(error: io::Error, path: &Path) -> PyErr {
     }
 }
 
-/// The error of a delta, with the name of its file.
+/// Returns the error of a delta, with the name of its file.
 pub(crate) fn of_delta(error: DeltaError, path: &Path) -> PyErr {
     match error {
         DeltaError::Io(error) => at_path(error, path),
@@ -173,7 +173,7 @@ pub(crate) fn of_delta(error: DeltaError, path: &Path) -> PyErr {
     }
 }
 
-/// An error that may say that other code has SIGBUS, or SIGSEGV.
+/// An error that may report that other code has replaced the handler of SIGBUS or SIGSEGV.
 pub(crate) trait TakenSignal {
     fn is_taken(&self) -> bool;
 }
@@ -210,9 +210,9 @@ impl TakenSignal for SnapshotError {
     }
 }
 
-/// Does something that needs SIGBUS, or SIGSEGV. If Python's faulthandler was enabled in the
-/// meantime and took them, hugekit takes them back and tries again: it must handle its faults, and
-/// faulthandler keeps its other signals.
+/// Calls a function that needs the handlers of SIGBUS or SIGSEGV. If Python's faulthandler was
+/// enabled in the meantime and replaced them, hugekit installs its handlers again and repeats the
+/// call. faulthandler keeps its other signals.
 pub(crate) fn with_fault_signals<T, E: TakenSignal + Into<Raised>>(
     py: Python<'_>,
     attempt: impl Fn() -> Result<T, E>,
@@ -220,7 +220,7 @@ pub(crate) fn with_fault_signals<T, E: TakenSignal + Into<Raised>>(
     attempted(py, attempt)?.map_err(|error| error.into().into())
 }
 
-/// Does what [`with_fault_signals`] does, and returns the error of the attempt as it is.
+/// Like [`with_fault_signals`], but returns the error of the call without conversion.
 pub(crate) fn attempted<T, E: TakenSignal>(
     py: Python<'_>,
     attempt: impl Fn() -> Result<T, E>,

@@ -16,11 +16,11 @@ use crate::errors::{at_path, of_image};
 use crate::numbers::Number;
 use crate::progress::{Teller, threads};
 
-/// Memory on huge pages that no process can change, and that many processes map privately: each
-/// process has the same pages until it writes to them. Made by :meth:`load` and :meth:`of_broker`.
+/// Sealed memory on huge pages. No process can change it, and many processes map it privately: they
+/// share its pages until they write to them. :meth:`load` and :meth:`of_broker` make an image.
 ///
-/// The memory returns to the kernel when no process has the image or a mapping of it. The kernel
-/// does not drop it under pressure, as it drops page cache.
+/// The memory returns to the kernel when no process has the image or a mapping of the image. If
+/// memory is short, the kernel does not drop the image, as it does with page cache.
 ///
 /// >>> with tempfile.NamedTemporaryFile() as file:
 /// ...     file.truncate(3 << 20)
@@ -36,31 +36,31 @@ use crate::progress::{Teller, threads};
 #[pyclass(frozen, module = "hugekit")]
 pub(crate) struct Image(hugekit::image::Image);
 
-/// The memory below a memoryview.
+/// The memory of a memoryview.
 #[pyclass(frozen)]
 struct ImageBuffer(PrivateMapping);
 
 #[pymethods]
 impl Image {
-    /// Load a memory file of a virtual machine, or any other file. Holes and blocks of zeroes take
+    /// Load a memory file of a virtual machine, or any other file. Holes and blocks of zeroes need
     /// no memory. Ctrl-C ends the load.
     ///
     /// Args:
-    ///     path: a raw memory file, such as Firecracker, Cloud Hypervisor and QEMU write, or a full
-    ///         delta.
+    ///     path: a full delta, or a raw memory file as Firecracker, Cloud Hypervisor and QEMU write
+    ///         it.
     ///     deltas: paths of the deltas that follow, the oldest first. No merged file is written.
-    ///     state: the state of a raw memory file, as ``hugekit delta info`` prints it: a first delta
-    ///         that begins with another state is refused. By default the first delta may begin with
-    ///         any state of the same length.
-    ///     name: the name in /proc/self/maps, as ``/memfd:hugekit:NAME``.
+    ///     state: the state of a raw memory file, as ``hugekit delta info`` prints it. A first
+    ///         delta that begins with another state is refused. By default the first delta may
+    ///         begin with any state of the same length.
+    ///     name: the name in /proc/self/maps: ``/memfd:hugekit:NAME``. By default "image".
     ///     threads: the number of threads that read a raw memory file. By default as many as are
-    ///         useful. One thread applies deltas.
-    ///     progress: called with the bytes read of all files; see :func:`clear`.
+    ///         useful. Deltas are applied by one thread.
+    ///     progress: called with the bytes that were read of all files; see :func:`clear`.
     ///
     /// Raises:
     ///     OSError: a file cannot be read, or was changed during the load (EBUSY).
     ///     ValueError: a file is empty or not regular, or a delta is damaged or does not follow on
-    ///         the file before it.
+    ///         the previous file.
     ///     MemoryError: memory is short.
     #[staticmethod]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
@@ -101,38 +101,38 @@ impl Image {
     ///     name: the name of the image.
     ///
     /// Raises:
-    ///     OSError: no broker listens, or it has no image of this name.
+    ///     OSError: no broker listens at the socket, or the broker has no image of this name.
     #[staticmethod]
     fn of_broker(py: Python<'_>, socket: PathBuf, name: &str) -> PyResult<Self> {
         let got = py.detach(|| hugekit::image::Image::of_broker(socket, name));
         got.map(Self).map_err(|error| of_image(error, &[]))
     }
 
-    /// Map the image privately. No other process, and no other mapping, sees what is written.
+    /// Map the image privately. No other process and no other mapping sees writes to this mapping.
     ///
-    /// The first read of each 2 MiB on a huge page costs a page fault. A write copies the base page,
-    /// and the 2 MiB around it are then mapped by base pages. If memory is short at this moment, the
-    /// kernel's OOM killer ends a process. Children of a fork inherit the mapping, and each has its
-    /// own bytes.
+    /// The first read of each 2 MiB on a huge page costs a page fault. The first write to a base
+    /// page copies the page, and the 2 MiB around it are then mapped by base pages. If memory is
+    /// short at this moment, the kernel's OOM killer ends a process. Children of a fork inherit the
+    /// mapping, and each child has its own bytes.
     ///
     /// Returns:
-    ///     The bytes, writable. They are unmapped when the last view of them is deleted;
-    ///         ``numpy.frombuffer(view, "u1")`` makes an array on them.
+    ///     The bytes, writable. They are unmapped when the last view of them is deleted.
+    ///         ``numpy.frombuffer(view, "u1")`` makes an array of them.
     ///
     /// Raises:
-    ///     OSError: addresses or mappings are short.
+    ///     OSError: the process has no addresses or mappings left.
     fn map<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         let mapped = py.detach(|| self.0.map()).map_err(|error| of_image(error, &[]))?;
         PyMemoryView::from(Bound::new(py, ImageBuffer(mapped))?.as_any())
     }
 
-    /// Bytes of the image.
+    /// The length of the image in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.0.bytes()
     }
 
-    /// Bytes that the kernel has put pages behind. The other bytes are zero.
+    /// Bytes that are populated. The other bytes are zero.
     #[getter]
     fn present_bytes(&self, py: Python<'_>) -> PyResult<u64> {
         py.detach(|| self.0.present()).map_err(|error| of_image(error, &[]))
@@ -144,15 +144,16 @@ impl Image {
         self.0.huge_bytes()
     }
 
-    /// A path by which other programs of this user open the image while this object exists, such as
-    /// a virtual machine monitor that restores from a memory file.
+    /// A path by which other programs of this user can open the image while this object exists,
+    /// such as a virtual machine monitor that restores from a memory file.
     #[getter]
     fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.fileno())
     }
 
-    /// Return the descriptor of the image, opened for reading. It belongs to this object. A child
-    /// that inherits it, by ``pass_fds`` of :mod:`subprocess`, may open ``/proc/self/fd/N``.
+    /// Return the descriptor of the image, opened for reading. The descriptor belongs to this
+    /// object. A child that inherits it, by ``pass_fds`` of :mod:`subprocess`, may open
+    /// ``/proc/self/fd/N``.
     fn fileno(&self) -> c_int {
         self.0.as_fd().as_raw_fd()
     }

@@ -1,4 +1,4 @@
-//! What hugekit does with an object, as `hugekit._kinds` decides it: it keeps all of it, or refuses it.
+//! The decision of `hugekit._kinds` about an object: hugekit keeps all of it, or refuses it.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -11,12 +11,13 @@ static DECIDED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 pub(crate) struct Decided<'py> {
     /// An array of numpy's own class, or an object with a buffer and without a dtype.
     pub(crate) memory: Bound<'py, PyAny>,
-    /// The name of the elements, if the array has unsigned integers in their place.
+    /// The name of the elements, if the array has unsigned integers instead of them.
     pub(crate) elements: Option<String>,
 }
 
 impl<'py> Decided<'py> {
-    /// Decides; an object that is more than its bytes is refused by a `TypeError` that says what to write.
+    /// Decides about an object. An object that has more than its bytes is refused by a `TypeError`
+    /// that names the correct code.
     pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = object.py();
         if is_array(object)? {
@@ -30,7 +31,7 @@ impl<'py> Decided<'py> {
     }
 }
 
-/// Returns whether it is an array of numpy's own class.
+/// Returns true if the object is an array of numpy's own class.
 pub(crate) fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let ndarray = NDARRAY.import(object.py(), "numpy", "ndarray")?;
     Ok(object.get_type().is(ndarray))

@@ -1,8 +1,10 @@
-//! The Python package `hugekit`: this module, `hugekit._hugekit`, and the few lines of Python that name it.
+//! The Python package `hugekit`: this module, `hugekit._hugekit`, and a few lines of Python that
+//! import it.
 //!
-//! Every function converts its arguments, releases the GIL where the work is long, calls the library once and
-//! maps its error to Python's own. Memory crosses the border by the buffer protocol, so that nothing here is
-//! compiled against numpy, and anything with a buffer will do. The stable ABI has that protocol from 3.11 on.
+//! Every function converts its arguments, releases the GIL if the work is long, calls the library
+//! once and converts its error to a Python exception. Memory is passed by the buffer protocol. So
+//! nothing here is compiled against numpy, and any object with a buffer works. The stable ABI
+//! contains this protocol since 3.11.
 #![allow(
     clippy::doc_markdown,
     reason = "the documentation is Python's, in the form that it has there"
@@ -35,7 +37,8 @@ mod work;
 
 use pyo3::prelude::*;
 
-/// The GIL makes several arrays one moment: a free-threaded interpreter turns it on, and says so.
+/// The GIL makes a snapshot of several arrays one moment. A free-threaded interpreter enables the
+/// GIL for this module, and reports this.
 #[pymodule(gil_used = true)]
 mod _hugekit {
     use hugekit_doctor::examine;
@@ -78,8 +81,7 @@ mod _hugekit {
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 
-    /// Return what this machine offers to huge-page memory, with a remedy for everything that is
-    /// missing.
+    /// Return the properties of this machine for huge-page memory, with a remedy for each limit.
     ///
     /// Returns:
     ///     The output of ``hugekit doctor --json``: ``machine``, and ``lines`` with ``topic``,

@@ -1,4 +1,5 @@
-//! Python's integers, which have no bounds, as the library's: what does not fit is a `ValueError` with its figure.
+//! Conversion of Python's unbounded integers to the library's. An integer that does not fit is a
+//! `ValueError` with the number.
 
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
@@ -10,7 +11,7 @@ pub(crate) struct Number(pub(crate) usize);
 impl<'py> FromPyObject<'_, 'py> for Number {
     type Error = PyErr;
 
-    /// A value that is no integer at all stays the `TypeError` that it is.
+    /// A value that is not an integer keeps its `TypeError`.
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         object.extract::<usize>().map(Self).or_else(|error| {
             if !error.is_instance_of::<PyOverflowError>(object.py()) {
@@ -26,7 +27,8 @@ impl<'py> FromPyObject<'_, 'py> for Number {
     }
 }
 
-/// The number itself, or how long it is: Python refuses to print thousands of digits.
+/// Returns the number as text, or its number of digits: Python refuses to print thousands of
+/// digits.
 fn shown(object: Borrowed<'_, '_, PyAny>) -> PyResult<String> {
     let bits: u64 = object.call_method0("__index__")?.call_method0("bit_length")?.extract()?;
     Ok(if bits <= 256 { object.str()?.to_string() } else { format!("a number of {bits} bits") })

@@ -1,4 +1,4 @@
-//! Pools, and those that every array comes from that names none.
+//! Pools, and the process-wide pools for arrays without a pool of their own.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,36 +14,38 @@ use crate::numbers::Number;
 use crate::progress::{Teller, threads};
 use crate::region::{Region, fault_mode};
 
-/// Memory that is clean when it is allocated.
+/// A pool of memory that is zeroed when a region is allocated.
 ///
-/// A pool owns memory on huge pages, or on the best pages that the machine has, and allocates
-/// zeroed regions of it. Regions that were deleted are cleared in the background. The pool exists
-/// until its last array and region are deleted.
+/// The pool owns memory on huge pages, or on the best pages that the machine has, and allocates
+/// zeroed regions of it. Memory of deleted regions is cleared in the background. The pool exists
+/// until its last array and its last region are deleted.
 ///
 /// Args:
-///     capacity: in bytes, rounded up to whole pages of the backing.
-///     backing: "hugetlb 1G", "hugetlb 2M", "thp" or "base": the first one to try. By default
-///         "hugetlb 2M". If it is not available, the next one is used, and ``fallbacks`` has the
-///         reason.
-///     strict: raise an error instead of using another backing.
+///     capacity: the size in bytes, rounded up to a multiple of the backing's page.
+///     backing: "hugetlb 1G", "hugetlb 2M", "thp" or "base": the first backing to try. By default
+///         "hugetlb 2M". If it is not available, the next backing is used, and ``fallbacks``
+///         contains the reason.
+///     strict: raise an error instead of using another backing. By default False.
 ///     populate_on_allocation: populate each region when it is allocated, and each fork when it is
 ///         made. By default all memory is populated now, in parallel, so no region and no fork
-///         waits for it. Use this if the capacity is only an upper limit.
-///     threads: the number of threads that populate the pool, and clear or populate regions later.
-///         By default as many as are useful.
-///     scrub_threads: the number of low-priority threads that clear in the background.
-///     watermarks: ``(low, high)`` in bytes. Clear in the background when fewer than ``low`` bytes
-///         are clean, until ``high`` are. By default all dirty memory is cleared.
-///     clearing: "at allocation" or "at fault": when dirty memory is cleared. By default "at
-///         allocation".
-///     name: the name in /proc/self/maps, as ``/memfd:hugekit:NAME``. By default "pool".
-///     progress: called with the bytes populated; see :func:`clear`.
+///         waits for it. Set this if the capacity is only an upper limit.
+///     threads: the number of threads that populate the pool, and that later clear or populate
+///         regions. By default as many as are useful.
+///     scrub_threads: the number of low-priority threads that clear in the background. By default
+///         1.
+///     watermarks: ``(low, high)`` in bytes. Clearing in the background starts when fewer than
+///         ``low`` bytes are clean, and stops when ``high`` bytes are clean. By default all dirty
+///         memory is cleared.
+///     clearing: "at allocation" or "at fault": the moment at which dirty memory is cleared. By
+///         default "at allocation".
+///     name: the name in /proc/self/maps: ``/memfd:hugekit:NAME``. By default "pool".
+///     progress: called with the populated bytes; see :func:`clear`.
 ///     broker: the path of the socket of a ``hugekit broker`` that leases the memory, already
-///         populated. The capacity must be the size of its units.
-///     adopt: the descriptor of a file that another process has made and populated, for example one
-///         inherited from ``hugekit lease``. It is always closed. You guarantee that all its bytes
-///         are zero, and that nothing else writes to it as long as the pool or an array of it
-///         exists.
+///         populated. The capacity must be the size of a unit of the broker.
+///     adopt: the descriptor of a file that another process has made and populated, for example a
+///         file from ``hugekit lease``. The call always closes the descriptor. You guarantee that
+///         all bytes of the file are zero, and that no other code writes to it as long as the pool
+///         or an array of it exists.
 ///
 /// Raises:
 ///     MemoryError: memory or huge pages are short.
@@ -119,23 +121,25 @@ impl Pool {
         Ok(Self(teller.result(pool)?))
     }
 
-    /// Allocate zeroed memory of the pool, in one piece, with the buffer protocol.
+    /// Allocate contiguous zeroed memory of the pool, with the buffer protocol.
     ///
     /// Args:
-    ///     length: in bytes.
+    ///     length: the length in bytes.
     ///     threads: the number of threads that clear memory that is still dirty. By default the
-    ///         pool's.
-    ///     clearing: "at allocation" or "at fault". By default the pool's.
-    ///     fault_mode: "threaded" or "in place": who handles the faults of memory that is cleared
-    ///         at its first touch. By default threaded if this process may, otherwise in place.
-    ///     progress: called with the bytes cleared or populated; see :func:`clear`.
+    ///         pool's number.
+    ///     clearing: "at allocation" or "at fault". By default the pool's setting.
+    ///     fault_mode: "threaded" or "in place": the mode of fault handling for memory that is
+    ///         cleared at its first access. By default threaded if this process may handle faults
+    ///         of system calls, otherwise in place.
+    ///     progress: called with the cleared or populated bytes; see :func:`clear`.
     ///
     /// Raises:
-    ///     MemoryError: no free piece is long enough.
-    ///     PermissionError: memory is to be cleared at its first touch, and this process may handle
-    ///         no page faults.
+    ///     MemoryError: the pool has no contiguous free memory of this length.
+    ///     PermissionError: memory is to be cleared at its first access, and this process may not
+    ///         handle page faults.
     ///     ValueError: the length is 0.
-    ///     RuntimeError: this process is a forked child; the pool belongs to its parent.
+    ///     RuntimeError: this process is a forked child, and the pool belongs to the parent
+    ///         process.
     ///
     /// >>> region = hugekit.Pool(1 << 20, backing="base").region(1000)
     /// >>> bytes(region) == bytes(1000)
@@ -179,8 +183,8 @@ impl Pool {
         crate::array::zeros(slf.py(), shape, dtype, order, Some(slf.get()), threads, false)
     }
 
-    /// Make an array on the pool's memory. It is zeroed, because a pool allocates only clean
-    /// memory.
+    /// Make an array on the pool's memory. The array is zeroed, because a pool allocates only
+    /// zeroed memory.
     #[pyo3(signature = (shape, dtype=None, *, order="C", threads=None))]
     fn empty<'py>(
         slf: &Bound<'py, Self>,
@@ -192,12 +196,12 @@ impl Pool {
         Self::zeros(slf, shape, dtype, order, threads)
     }
 
-    /// Clear all memory that is dirty now. Returns the number of bytes cleared.
+    /// Clear all memory that is dirty now. Return the number of cleared bytes.
     fn scrub(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(py.detach(|| self.0.scrub()).map_err(Raised::from)?)
     }
 
-    /// Stop clearing in the background until :meth:`resume_scrubbing`.
+    /// Stop clearing in the background until :meth:`resume_scrubbing` is called.
     fn pause_scrubbing(&self, py: Python<'_>) -> PyResult<()> {
         Ok(py.detach(|| self.0.pause_scrubbing()).map_err(Raised::from)?)
     }
@@ -207,8 +211,8 @@ impl Pool {
         Ok(py.detach(|| self.0.resume_scrubbing()).map_err(Raised::from)?)
     }
 
-    /// Return the state of the pool: pages of the backing by state (``holes``, ``clean``,
-    /// ``in_use``, ``dirty``), and bytes of work since it was made.
+    /// Return the state of the pool: the numbers of pages of the backing by state (``holes``,
+    /// ``clean``, ``in_use``, ``dirty``), and the bytes of work since the pool was made.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.0.stats().map_err(Raised::from)?;
         let dict = PyDict::new(py);
@@ -237,7 +241,7 @@ impl Pool {
         Ok(dict)
     }
 
-    /// The backing: "hugetlb 1G", "hugetlb 2M", "thp" or "base".
+    /// The backing of the pool: "hugetlb 1G", "hugetlb 2M", "thp" or "base".
     #[getter]
     fn backing(&self) -> &'static str {
         self.0.backing().word()
@@ -251,13 +255,13 @@ impl Pool {
         fallbacks.map(|fallback| (fallback.backing.word(), fallback.reason.to_string())).collect()
     }
 
-    /// Bytes of the pool.
+    /// The capacity of the pool in bytes.
     #[getter]
     fn capacity(&self) -> usize {
         self.0.capacity()
     }
 
-    /// Bytes of a page of the backing. Every region consists of whole pages.
+    /// The page size of the backing in bytes. Every region consists of whole pages.
     #[getter]
     fn page_size(&self) -> usize {
         self.0.page_size()
@@ -288,21 +292,22 @@ fn clearing(word: &str) -> PyResult<Clearing> {
     }
 }
 
-/// Pools for arrays that name no pool. Pools are added as they are needed, and kept, because freed memory is allocated
-/// next.
+/// The pools for arrays without a pool of their own. Pools are added when they are needed, and
+/// kept, because freed memory is allocated next.
 #[derive(Default)]
 struct Defaults {
-    /// The process that made them: pools of a parent are no use to a child.
+    /// The process that made the pools. A child cannot use its parent's pools.
     process: u32,
     pools: Vec<hugekit::Pool>,
 }
 
 static DEFAULTS: Mutex<Defaults> = Mutex::new(Defaults { process: 0, pools: Vec::new() });
 
-/// The least that a process-wide pool has.
+/// The smallest size of a process-wide pool in bytes.
 const LEAST: usize = 64 << 20;
 
-/// Held for moments only, and with the GIL: a thread of Python that forks has it, and leaves no child a lock that is held.
+/// Locks the pools. The lock is held only briefly, and with the GIL. A thread of Python that forks
+/// has the GIL, so no child inherits a held lock.
 fn defaults() -> MutexGuard<'static, Defaults> {
     let mut defaults = DEFAULTS.lock().unwrap_or_else(PoisonError::into_inner);
     if defaults.process != std::process::id() {
@@ -311,7 +316,7 @@ fn defaults() -> MutexGuard<'static, Defaults> {
     defaults
 }
 
-/// A process-wide pool with room for this many bytes.
+/// Returns a region of this many bytes of a process-wide pool.
 pub(crate) fn default_region(
     py: Python<'_>,
     bytes: usize,
@@ -348,8 +353,8 @@ pub(crate) fn default_region(
     Ok(Region::new(region.share()))
 }
 
-/// Return the process-wide pools, which arrays use that name no pool. They are made when they are
-/// needed, and populated on allocation.
+/// Return the process-wide pools, which arrays without a pool of their own use. These pools are
+/// made when they are needed, and populated on allocation.
 ///
 /// >>> array = hugekit.zeros(1000)
 /// >>> len(hugekit.default_pools()) >= 1
@@ -359,7 +364,7 @@ pub(crate) fn default_pools() -> Vec<Pool> {
     defaults().pools.iter().cloned().map(Pool).collect()
 }
 
-/// Return the memory of process-wide pools that no array uses to the kernel. Returns the number of
+/// Return memory of process-wide pools to the kernel, if no array uses it. Return the number of
 /// bytes.
 ///
 /// >>> hugekit.trim() >= 0
@@ -373,7 +378,7 @@ pub(crate) fn trim(py: Python<'_>) -> usize {
     bytes
 }
 
-/// A descriptor that is this process's to close.
+/// Converts a descriptor that this process must close.
 #[allow(unsafe_code)]
 fn descriptor(number: i32) -> PyResult<OwnedFd> {
     // SAFETY: asks for the flags of a descriptor, if it is one.

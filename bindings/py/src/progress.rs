@@ -1,4 +1,4 @@
-//! Progress as Python wants to be told.
+//! Progress callbacks of Python.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use crate::errors::Raised;
 use crate::numbers::Number;
 
-/// Whom to tell: a function of bytes done and bytes in all, or a bar of tqdm's kind, which has `update` and is
-/// told increments.
+/// The receiver of progress: a function of the bytes done and of all bytes, or a progress bar such
+/// as tqdm's, whose `update` gets increments.
 pub(crate) struct Teller {
     object: Option<Py<PyAny>>,
     is_bar: bool,
@@ -40,7 +40,7 @@ impl Teller {
         Ok(Self { object, is_bar, told: Mutex::default(), cancel: Cancel::new() })
     }
 
-    /// The flag that stops the work once the callback has raised.
+    /// Returns the flag that stops the work after the callback has raised an exception.
     pub(crate) fn cancel(&self) -> &Cancel {
         &self.cancel
     }
@@ -49,7 +49,7 @@ impl Teller {
         self.object.is_none()
     }
 
-    /// Called by any thread, one at a time.
+    /// Reports the progress to the receiver. Any thread may call this; calls do not overlap.
     pub(crate) fn tell(&self, done: usize, total: usize) {
         let Some(object) = &self.object else { return };
         if self.cancel.is_cancelled() {
@@ -75,7 +75,8 @@ impl Teller {
         }
     }
 
-    /// Like [`tell`](Self::tell). Without a callback it looks for Ctrl-C, which raises an exception too.
+    /// Like [`tell`](Self::tell). Without a callback it checks for Ctrl-C, which raises an
+    /// exception too.
     pub(crate) fn tell_or_look(&self, done: usize, total: usize) {
         if !self.is_silent() {
             return self.tell(done, total);
@@ -90,7 +91,7 @@ impl Teller {
         }
     }
 
-    /// The outcome of the work, unless the callback raised an exception.
+    /// Returns the result of the work, or the exception that the callback raised.
     pub(crate) fn result<T, E: Into<PyErr>>(&self, result: Result<T, E>) -> PyResult<T> {
         match self.told().raised.take() {
             Some(raised) => Err(raised),
@@ -98,7 +99,8 @@ impl Teller {
         }
     }
 
-    /// Like [`result`](Self::result); the callback's exception says what was done before it.
+    /// Like [`result`](Self::result). The callback's exception lists the bytes that were done
+    /// before it.
     pub(crate) fn result_or_done<T, E>(
         &self,
         py: Python<'_>,
@@ -121,7 +123,7 @@ impl Teller {
     }
 }
 
-/// Threads as Python counts them: none said, as many as pay off.
+/// Converts Python's number of threads. `None` means as many threads as are useful.
 pub(crate) fn threads(number: Option<Number>) -> Threads {
     number.map_or(Threads::Auto, |Number(number)| Threads::Exactly(number))
 }

@@ -23,13 +23,14 @@ use crate::snapshot::Snapshot;
 /// Zeroed memory of a pool, with the buffer protocol: ``memoryview(region)``,
 /// ``numpy.frombuffer(region)``.
 ///
-/// Made by :meth:`Pool.region`. It returns to the pool when it is deleted, and all arrays and views
-/// of it. Children of a fork do not inherit the memory: touching it there ends the child with
-/// SIGSEGV.
+/// :meth:`Pool.region` makes it. The memory returns to the pool when the region, and all arrays and
+/// views of it, are deleted. Children of a fork do not inherit the memory: an access to it ends the
+/// child with SIGSEGV.
 #[pyclass(frozen, module = "hugekit")]
 pub(crate) struct Region(Arc<SharedRegion>);
 
-/// Every region of this process by its address, and some that are gone, so that an array can be found to lie in one. Locked for moments only.
+/// Every region of this process by its address, to find the region of an array. Some entries are
+/// gone already. The lock is held only briefly.
 static LIVE: Mutex<BTreeMap<usize, Weak<SharedRegion>>> = Mutex::new(BTreeMap::new());
 
 fn live() -> MutexGuard<'static, BTreeMap<usize, Weak<SharedRegion>>> {
@@ -46,7 +47,7 @@ impl Region {
         Self(region)
     }
 
-    /// The region that contains these bytes.
+    /// Returns the region that contains these bytes.
     pub(crate) fn around(start: usize, len: usize) -> Option<Self> {
         let found = live().range(..=start).next_back()?.1.upgrade()?;
         let offset = start - found.as_ptr().addr();
@@ -57,7 +58,7 @@ impl Region {
         &self.0
     }
 
-    /// Another one that keeps it.
+    /// Returns another handle that keeps the region.
     pub(crate) fn handle(&self) -> Arc<SharedRegion> {
         Arc::clone(&self.0)
     }
@@ -65,20 +66,20 @@ impl Region {
 
 #[pymethods]
 impl Region {
-    /// Make a region with the same bytes. Later writes to one side are not seen by the other.
+    /// Make a region with the same bytes. Neither region sees later writes to the other.
     ///
-    /// Nothing is copied at first. The first write to a granule, on either side, copies the
-    /// granule.
+    /// The call copies nothing. The first write to a granule, in the region or in the fork, copies
+    /// the granule.
     ///
     /// Args:
-    ///     granule: bytes that are copied as a whole, a power of two. By default a page of the
-    ///         backing, 64 KiB on base pages.
-    ///     fault_mode: "threaded" or "in place": who copies. By default threaded if this process
-    ///         may, otherwise in place.
+    ///     granule: the number of bytes that one copy contains, a power of two. By default a page
+    ///         of the backing, or 64 KiB on base pages.
+    ///     fault_mode: "threaded" or "in place": the mode of fault handling. By default threaded if
+    ///         this process may handle faults of system calls, otherwise in place.
     ///
     /// Raises:
     ///     MemoryError: the pool has fewer bytes free than the region has.
-    ///     PermissionError: this process may handle no page faults.
+    ///     PermissionError: this process may not handle page faults.
     ///     OSError: the memory is on pages of 1 GiB.
     #[pyo3(signature = (*, granule=None, fault_mode=None))]
     pub(crate) fn fork(
@@ -97,21 +98,21 @@ impl Region {
         Ok(Self::new(fork.share()))
     }
 
-    /// Take a snapshot of the whole region, while writers continue; see :func:`hugekit.snapshot`.
+    /// Take a snapshot of the whole region while writers continue; see :func:`hugekit.snapshot`.
     #[pyo3(signature = (*, fault_mode=None))]
     fn snapshot(slf: &Bound<'_, Self>, fault_mode: Option<&str>) -> PyResult<Snapshot> {
         crate::snapshot::snapshot(slf.py(), slf.as_any(), fault_mode, None, None, None, None, false)
     }
 
-    /// Discard the bytes of a range: it reads as zeroes afterwards. The range must consist of whole
-    /// pages of the backing; it may end at the region's end instead.
+    /// Discard the bytes of a range. Afterwards the range reads as zeroes. The range must consist
+    /// of whole pages of the backing, or end at the region's end.
     fn release(&self, py: Python<'_>, offset: Number, length: Number) -> PyResult<()> {
         let range = self.range(offset, Some(length));
         Ok(py.detach(|| self.0.release(range)).map_err(Raised::from)?)
     }
 
-    /// Make a range writable without a fault, for a system call that writes to it, if faults are
-    /// handled in place. By default the whole region.
+    /// Make a range writable without a fault. Call this before a system call writes to the range,
+    /// if faults are handled in place. By default the whole region.
     #[pyo3(signature = (offset=Number(0), length=None), text_signature = "($self, offset=0, length=None)")]
     fn prepare_write(
         &self,
@@ -126,8 +127,8 @@ impl Region {
     /// Make forks and snapshots copy a range at once, until the :class:`Pin` is closed. By default
     /// the whole region.
     ///
-    /// Use it for memory that a device or a running system call accesses by its pages: the region
-    /// keeps these pages.
+    /// Pin memory that a device or a running system call accesses by its pages: the region keeps
+    /// these pages.
     ///
     /// Raises:
     ///     ValueError: the range is not in the region.
@@ -146,7 +147,7 @@ impl Region {
     }
 
     /// Map all pages of a range now, so that later accesses cause no faults. By default the whole
-    /// region, by one thread. None for ``threads`` means as many as are useful.
+    /// region, by one thread. If ``threads`` is None, as many threads as are useful.
     #[pyo3(signature = (offset=Number(0), length=None, *, threads=Some(Number(1)), progress=None),
         text_signature = "($self, offset=0, length=None, *, threads=1, progress=None)")]
     fn populate(
@@ -173,7 +174,7 @@ impl Region {
         self.0.as_ptr().addr()
     }
 
-    /// Bytes that are mapped: the length rounded up to whole pages of the backing.
+    /// The number of mapped bytes: the length rounded up to a multiple of the backing's page.
     #[getter]
     fn mapped_length(&self) -> usize {
         self.0.mapped_len()
@@ -185,14 +186,14 @@ impl Region {
         Pool(self.0.pool().clone())
     }
 
-    /// The handling of faults: "threaded" or "in place". None if accesses cause no faults that
-    /// hugekit handles.
+    /// The mode of fault handling: "threaded" or "in place". None if hugekit handles no faults of
+    /// the region.
     #[getter]
     fn serving(&self) -> Option<&'static str> {
         self.0.serving().map(|serving| word(serving.fault_mode))
     }
 
-    /// Bytes that the region shares with forks at this moment.
+    /// The number of bytes that the region shares with forks at this moment.
     #[getter]
     fn shared_bytes(&self) -> PyResult<usize> {
         Ok(self.0.shared_bytes().map_err(Raised::from)?)
@@ -223,8 +224,8 @@ impl Region {
     }
 }
 
-/// A range of a region that forks and snapshots copy at once. Made by :meth:`Region.pin`. It is a
-/// context manager, and keeps the region's memory.
+/// A range of a region that every fork and snapshot copies at once. :meth:`Region.pin` makes it. A
+/// pin is a context manager, and keeps the region's memory.
 #[pyclass(frozen, module = "hugekit")]
 pub(crate) struct Pin(Mutex<Option<PinnedRange>>);
 
@@ -239,7 +240,7 @@ impl Pin {
         self.close();
     }
 
-    /// End it: forks share the range again. A second call does nothing.
+    /// End the pin: later forks share the range again. A second call does nothing.
     fn close(&self) {
         drop(self.pinned().take());
     }

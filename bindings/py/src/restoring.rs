@@ -1,4 +1,5 @@
-//! States of arrays read from files and put into arrays: all is checked before the first byte of an array changes.
+//! States of arrays, read from files and copied into arrays. All files are checked before the first
+//! byte of an array changes.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -14,20 +15,22 @@ use pyo3::types::PyBytes;
 use crate::buffer::Buffer;
 use crate::errors::{at_path, of_delta};
 
-/// The first bytes of a state of arrays, before the length of the block that follows.
+/// The first bytes of a state of arrays, before the length of the next block.
 const MAGIC: [u8; 8] = *b"HKARRAYS";
 const OPENING: usize = MAGIC.len() + size_of::<u64>();
 
-/// The longest header that is accepted, besides twice the length of its file.
+/// The longest accepted header, unless twice the length of its file is longer.
 const ROOM: u64 = 64 << 10;
 
-/// Bytes that are read of a file together.
+/// Bytes of a file that are read together.
 const BUFFERED: usize = 1 << 20;
 
-/// The state that some files lead to: one that is full, and what follows on it. For ``hugekit._checkpoints``.
+/// The state that results from a full file and the files that follow it. For
+/// ``hugekit._checkpoints``.
 #[pyclass(frozen, module = "hugekit._hugekit")]
 pub(crate) struct StoredState {
-    /// Each with the state that it leads to: so it is known to be the same when it is read the second time.
+    /// The files, each with its resulting state. The state shows that the file is the same when it
+    /// is read again.
     files: Vec<(PathBuf, StateId)>,
     header: Vec<u8>,
     length: u64,
@@ -36,7 +39,7 @@ pub(crate) struct StoredState {
 
 #[pymethods]
 impl StoredState {
-    /// Reads and checks all of them.
+    /// Reads and checks all files.
     #[new]
     fn new(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Self> {
         py.detach(|| Self::read(paths))
@@ -54,13 +57,13 @@ impl StoredState {
         self.length - self.header.len() as u64
     }
 
-    /// Its name, as ``hugekit delta info`` prints it.
+    /// The ID of the state, as ``hugekit delta info`` prints it.
     #[getter]
     fn state(&self) -> String {
         self.state.to_string()
     }
 
-    /// Puts the bytes of the state into arrays that begin at some offsets behind the header.
+    /// Copies the bytes of the state into arrays, each from its offset behind the header.
     fn apply(&self, py: Python<'_>, arrays: Vec<(u64, Bound<'_, PyAny>)>) -> PyResult<()> {
         let room = self.header.len() as u64;
         let mut places = Vec::new();
@@ -94,7 +97,7 @@ impl StoredState {
     }
 }
 
-/// The state that the files so far lead to.
+/// The state after the files that were read so far.
 struct Found {
     header: Vec<u8>,
     length: u64,
@@ -102,7 +105,7 @@ struct Found {
 }
 
 impl Found {
-    /// Reads a file to its end, and keeps what it has of the header.
+    /// Reads a file to its end, and keeps its part of the header.
     fn follow(before: Option<Self>, path: &Path) -> PyResult<Self> {
         let refused = |error| of_delta(error, path);
         let mut reader = Reader::new(open(path)?).map_err(refused)?;
@@ -122,7 +125,7 @@ impl Found {
     }
 }
 
-/// A file, of which no open or read waits for another program.
+/// Opens a file. Neither the open nor a read waits for another program.
 fn open(path: &Path) -> PyResult<BufReader<File>> {
     let refused = |error| at_path(error, path);
     if !fs::metadata(path).map_err(refused)?.is_file() {
@@ -131,7 +134,8 @@ fn open(path: &Path) -> PyResult<BufReader<File>> {
     Ok(BufReader::with_capacity(BUFFERED, File::open(path).map_err(refused)?))
 }
 
-/// Checks that a file may come here: a full one first, and each other one behind what it begins with.
+/// Checks the place of a file in the order of files: a full file comes first, and each other file
+/// follows the state that it begins with.
 fn check_follows(opening: &Header, before: Option<&Found>, path: &Path) -> PyResult<()> {
     let of_delta = |error| Err(of_delta(error, path));
     match (opening.base, before) {
@@ -151,7 +155,7 @@ fn check_follows(opening: &Header, before: Option<&Found>, path: &Path) -> PyRes
     }
 }
 
-/// Zeroes, as many as the first bytes of a full delta say that the header has.
+/// Returns a header of zeroes, with the length that the first bytes of a full delta contain.
 fn empty_header(first: &Change<'_>, length: u64, path: &Path) -> PyResult<Vec<u8>> {
     let bytes = match first {
         Change::Bytes { offset: 0, bytes } if bytes.starts_with(&MAGIC) => bytes,
@@ -182,7 +186,7 @@ fn other_memory(path: &Path) -> PyErr {
     ))
 }
 
-/// Applies a change, as far as it lies in the first bytes of the state.
+/// Applies a change, if it lies in the first bytes of the state.
 fn put(header: &mut [u8], change: &Change<'_>) {
     let room = header.len() as u64;
     let (start, end) = (change.offset(), change.offset() + change.len());
@@ -193,7 +197,7 @@ fn put(header: &mut [u8], change: &Change<'_>) {
     }
 }
 
-/// An array, and where its bytes are in the state.
+/// An array, and the offset of its bytes in the state.
 struct ArrayPlace {
     state: Range<u64>,
     buffer: Buffer,
@@ -202,7 +206,7 @@ struct ArrayPlace {
 /// Arrays by ascending offsets, which may overlap in the state.
 struct ArrayPlaces {
     places: Vec<ArrayPlace>,
-    /// The last byte of each array and of those before it.
+    /// The highest end of each array and of the arrays before it.
     reach: Vec<u64>,
 }
 
@@ -217,7 +221,7 @@ impl ArrayPlaces {
         Self { places, reach }
     }
 
-    /// A full delta begins with zeroes.
+    /// Makes the arrays zero, because a full delta begins with zeroes.
     fn clear(&mut self) {
         for ArrayPlace { buffer, .. } in &self.places {
             // SAFETY: writable bytes that the buffer keeps there; as with numpy, it is for the program to see to that
@@ -226,7 +230,8 @@ impl ArrayPlaces {
         }
     }
 
-    /// Puts what a file changes where it belongs. All of it was checked before, and is again.
+    /// Copies the changes of a file into the arrays. All of the file was checked before, and is
+    /// checked again.
     fn apply(&mut self, path: &Path, state: StateId) -> PyResult<()> {
         let changed = |what: &dyn std::fmt::Display| {
             PyValueError::new_err(format!(

@@ -1,4 +1,4 @@
-//! Memory that forked children keep, under an array.
+//! Memory that forked children inherit, below an array.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -12,7 +12,7 @@ use crate::errors::Raised;
 use crate::numbers::Number;
 use crate::progress::threads;
 
-/// The memory of an array of ``zeros(shape, shared=True)``: its own, and no pool's.
+/// The memory of an array of ``zeros(shape, shared=True)``. It belongs to no pool.
 #[pyclass(frozen, module = "hugekit")]
 pub(crate) struct SharedMemory(InheritedMemory);
 

@@ -1,4 +1,5 @@
-//! Snapshots of arrays: several are one moment, because the GIL is held while they are taken.
+//! Snapshots of arrays. Several arrays are of one moment, because the GIL is held while they are
+//! taken.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -29,15 +30,16 @@ use crate::strided::ArrayMemory;
 use crate::taking::{Taken, TakenBytes, taken};
 use crate::view::{Shown, ShownBytes, View};
 
-/// Bytes that are read together where the library does not stream by itself.
+/// Bytes that are read together if the library does not stream by itself.
 const BATCH: usize = 2 << 20;
 
-/// Arrays as they were at one moment, while the program continues to write them. Made by
-/// :func:`snapshot`. It is a context manager; its end lifts the protection of the arrays.
+/// The content of arrays at one moment, while the program continues to write to them.
+/// :func:`snapshot` makes it. A snapshot is a context manager; its end lifts the protection of the
+/// arrays.
 ///
-/// :meth:`to_numpy`, :meth:`write_to`, :meth:`save_npy` and :meth:`savez` read all of it and
-/// release the bytes that they have read, so writers need not copy them aside any more. Only one of
-/// them can be called, once.
+/// :meth:`to_numpy`, :meth:`write_to`, :meth:`save_npy` and :meth:`savez` read the whole snapshot.
+/// They release the bytes that they have read, so writers need not copy these bytes aside any more.
+/// Only one of these methods can be called, and only once.
 #[pyclass(frozen, generic, module = "hugekit")]
 pub(crate) struct Snapshot {
     form: Form,
@@ -49,7 +51,7 @@ pub(crate) struct Snapshot {
     stats: Mutex<Vec<SnapshotStats>>,
 }
 
-/// The form in which the arrays were given, and are given back.
+/// The form in which the arrays were passed, and in which they are returned.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     One,
@@ -70,7 +72,7 @@ impl Form {
         }
     }
 
-    /// Returns one entry for each array, in the form in which the arrays were given.
+    /// Returns one entry for each array, in the form in which the arrays were passed.
     fn of<'py>(
         self,
         list: Bound<'py, PyList>,
@@ -89,16 +91,17 @@ struct SnapshotArray {
     name: String,
     memory: SnapshotBytes,
     len: usize,
-    /// Its elements and their order; none for what is no array.
+    /// The elements and their order; `None` for an object that is not an array.
     kind: Option<Kind>,
-    /// Keeps the memory where it is; none if it was copied because it has gaps.
+    /// The buffer that keeps the memory at its address; `None` if the array was copied because it
+    /// has gaps.
     buffer: Option<Arc<Buffer>>,
-    /// The reason why it was copied at once; none if it was not.
+    /// The reason why the array was copied at once; `None` if it was not.
     copied: Option<String>,
 }
 
 impl SnapshotArray {
-    /// The bytes of its snapshot that a buffer has too, or all of its own.
+    /// Returns the bytes of the snapshot that a buffer overlaps, or all bytes of the array.
     fn overlap(&self, buffer: Option<&Buffer>) -> Option<(Arc<hugekit::Snapshot>, Range<usize>)> {
         let SnapshotBytes::Protected(snapshot, offset) = &self.memory else { return None };
         let start = self.buffer.as_ref()?.start().addr();
@@ -115,7 +118,7 @@ pub(crate) struct Kind {
     pub(crate) dtype: Py<PyAny>,
     pub(crate) shape: Py<PyAny>,
     fortran: bool,
-    /// The name of the elements, if the dtype is that of integers in their place.
+    /// The name of the elements, if the dtype contains integers instead of them.
     elements: Option<String>,
 }
 
@@ -133,7 +136,7 @@ impl Kind {
 /// The bytes of an array.
 enum SnapshotBytes {
     Nothing,
-    /// The part that begins at this offset, of a snapshot of which other arrays and views may have parts too.
+    /// The part from this offset on. Other arrays and views may have parts of the same snapshot.
     Protected(Arc<hugekit::Snapshot>, usize),
     /// A copy that was made at once.
     Copied(Arc<CopiedBytes>),
@@ -147,8 +150,8 @@ impl SnapshotBytes {
         }
     }
 
-    /// The snapshot, if these `len` bytes are all of it and no other object has a part: it can be let go while it is read.
-    /// Else what there is.
+    /// Returns the snapshot if these `len` bytes are all of it and no other object has a part: it
+    /// can then be released while it is read. Otherwise returns the bytes unchanged.
     fn alone(self, len: usize) -> Result<hugekit::Snapshot, Self> {
         match self {
             Self::Protected(snapshot, 0) if len == snapshot.len() => {
@@ -176,18 +179,18 @@ impl SnapshotBytes {
     }
 }
 
-/// Populated memory for the copies that writers make, reused by one snapshot after another.
+/// Populated memory for the copies that writers make, which one snapshot after another uses.
 ///
 /// Without a reserve, a write to a snapshotted array waits until the kernel has found and cleared
-/// memory for its copy. This takes several times as long as the copy if free memory is short or
-/// fragmented. A program that takes many snapshots makes a reserve when it starts. Snapshots that
-/// exist at the same time share it. A snapshot may always hold as many bytes as its reserve has,
-/// whatever ``max_cow_bytes`` is.
+/// memory for the copy. If free memory is short or fragmented, this lasts several times as long as
+/// the copy itself. A program that takes many snapshots should make a reserve when it starts.
+/// Snapshots that exist at the same time share the reserve. A snapshot may always hold as many
+/// bytes as its reserve has, whatever ``max_cow_bytes`` is.
 ///
 /// Args:
-///     nbytes: rounded up to 2 MiB, and populated, in 0.1 to 0.2 s per GiB. It is large enough if
-///         it holds the bytes that writers change until a snapshot is read. The size of the arrays
-///         is always enough.
+///     nbytes: the length in bytes, rounded up to a multiple of 2 MiB. The call populates them,
+///         which lasts 0.1 to 0.2 s per GiB. The reserve is large enough if it has as many bytes as
+///         writers change until a snapshot is read. The size of the arrays is always enough.
 ///
 /// Raises:
 ///     MemoryError: less memory is available.
@@ -211,7 +214,7 @@ impl Reserve {
         made.map(Self).map_err(|error| Raised::from(error).into())
     }
 
-    /// Bytes of the reserve.
+    /// The length of the reserve in bytes.
     #[getter]
     pub(crate) fn nbytes(&self) -> usize {
         self.0.len()
@@ -222,7 +225,7 @@ impl Reserve {
     }
 }
 
-/// Options of each of the snapshots.
+/// The options of each snapshot.
 #[derive(Clone, Copy)]
 pub(crate) struct SnapshotOptions<'a> {
     pub(crate) reserve: Option<&'a Reserve>,
@@ -233,7 +236,7 @@ pub(crate) struct SnapshotOptions<'a> {
 }
 
 impl SnapshotOptions<'_> {
-    /// All but what is populated.
+    /// Returns the builder with all options except the populated copies.
     pub(crate) fn builder(&self) -> Builder {
         let builder = hugekit::Snapshot::builder().granule(self.granule);
         let builder = builder.fault_mode(self.fault_mode.unwrap_or(copied::BY_DEFAULT));
@@ -242,50 +245,51 @@ impl SnapshotOptions<'_> {
     }
 }
 
-/// Take a snapshot of arrays: their content now, whatever is written to them afterwards.
+/// Take a snapshot of arrays: later writes to the arrays do not change it.
 ///
-/// The call write-protects the arrays. For 1 GiB this takes 0.4 to 2 ms on huge pages, and 12 to 27
+/// The call write-protects the arrays. For 1 GiB this lasts 0.4 to 2 ms on huge pages, and 12 to 27
 /// ms on base pages. After that, the first write to each 2 MiB (64 KiB on base pages) copies these
-/// bytes aside, if they were not read yet.
+/// bytes aside, unless they were read already.
 ///
-/// All arrays are of one moment for all Python code. Stores of threads that do not hold the GIL
-/// during the call are in the snapshot or not.
+/// For all Python code, all arrays are of one moment. Stores of threads that do not hold the GIL
+/// during the call may be in the snapshot or not.
 ///
 /// Args:
-///     arrays: an array, or a list, tuple or dict of arrays, which hold no Python objects. Instead of
-///         an array, any object with a buffer, or a torch tensor on the CPU, such as those of
+///     arrays: an array, or a list, tuple or dict of arrays without Python objects. Any object with
+///         a buffer may replace an array, and so may a torch tensor on the CPU, such as those of
 ///         ``model.state_dict()``. A tensor is returned as an array; dtypes that numpy lacks become
 ///         unsigned integers. Arrays that are neither in C nor in Fortran order are copied at once
 ///         and returned in C order.
-///     fault_mode: "threaded" or "in place": who copies before a write. In place, the writing
-///         thread copies, in a handler of SIGBUS. A system call that writes to an array, such as
-///         ``file.readinto(array)``, then stops early or fails with EFAULT until that part was
-///         read. By default threaded. If this process may not serve the faults of system calls, all
-///         is copied at once, and the logger ``hugekit`` says why; ``Snapshot.serving`` is "copied"
-///         then.
+///     fault_mode: "threaded" or "in place": the mode of fault handling for writers. In place, the
+///         writing thread copies, in a handler of SIGBUS. A system call that writes to an array,
+///         such as ``file.readinto(array)``, then stops early or fails with EFAULT until that part
+///         was read. By default threaded. If this process may not handle faults of system calls,
+///         everything is copied at once, the logger ``hugekit`` reports the reason, and
+///         ``Snapshot.serving`` is "copied".
 ///     granule: "huge" (2 MiB) or "small" (64 KiB): the bytes that one write copies. By default
 ///         "huge" if some of the memory is on huge pages.
-///     max_cow_bytes: the most bytes of copies of each array that may exist at a time. By default
-///         all of the array, so writers never need more. If less is available, on the machine or in
-///         the control group, all arrays share the available memory. If the process may map less
-///         (``ulimit -v``), the limit is half of that. If writers need more, they continue, and the
-///         snapshot is lost. The limit is never lower than the bytes of a reserve. Arrays on a pool
-///         always have all of their bytes, reserved in the pool.
-///     populate_copies: bytes of copies whose memory is populated now, so that no write waits for
-///         it. It takes 0.1 to 0.2 s per GiB. By default 0.
-///     reserve: a :class:`Reserve`, whose memory copies use first.
-///     strict: refuse arrays that cannot be protected, instead of copying them at once: arrays that
-///         are shared, map a file, or may be merged by the kernel (KSM), and arrays that are
-///         neither in C nor in Fortran order. ``Snapshot.copied`` has their names. By default
-///         False.
+///     max_cow_bytes: the highest number of bytes of copies of each array at a time. By default the
+///         length of the array, so writers never need more. If less memory is available, on the
+///         machine or in the control group, all arrays share the available memory. If the process
+///         may map less (``ulimit -v``), the limit is half of that. If writers need more, the
+///         writers continue, and the snapshot is lost. The limit is never lower than the length of
+///         a reserve. Arrays on a pool always have all of their bytes, reserved in the pool.
+///     populate_copies: bytes for copies that are populated now, so that no write waits for this
+///         memory. This lasts 0.1 to 0.2 s per GiB. By default 0.
+///     reserve: a :class:`Reserve`, whose memory the copies use first.
+///     strict: refuse arrays that cannot be protected, instead of copying them at once. These are
+///         arrays that are shared, map a file, or may be merged by the kernel (KSM), and arrays
+///         that are neither in C nor in Fortran order. Without ``strict``, ``Snapshot.copied``
+///         contains their names. By default False.
 ///
 /// Raises:
-///     PermissionError: this process may handle no page faults.
-///     OSError: with ``strict``, the memory cannot be protected; or Linux is older than 5.14.
-///     MemoryError: the pool of an array has fewer bytes free than the array's region has, or
+///     PermissionError: this process may not handle page faults.
+///     OSError: with ``strict``, the memory cannot be protected. Or Linux is older than 5.14.
+///     MemoryError: the pool of an array has fewer free bytes than the array's region has, or
 ///         memory is short for the bytes that are copied at once.
 ///     ValueError: with ``strict``, an array is not contiguous.
-///     TypeError: an array holds Python objects, or is more than its bytes, such as a masked array.
+///     TypeError: an array holds Python objects, or has more than its bytes, such as a masked
+///         array.
 ///
 /// >>> weights = numpy.ones((512, 1024))
 /// >>> with hugekit.snapshot(weights) as moment:
@@ -381,7 +385,7 @@ pub(crate) fn snapshot(
     })
 }
 
-/// The word for arrays of which no write is served.
+/// The word for arrays whose writes are not handled.
 pub(crate) const BY_COPIES: &str = "copied";
 
 pub(crate) fn granule(word: &str) -> PyResult<Granule> {
@@ -396,7 +400,7 @@ pub(crate) fn granule(word: &str) -> PyResult<Granule> {
 
 type Named<'py> = Vec<(String, Bound<'py, PyAny>)>;
 
-/// The arrays and their names, which for a list are numpy's.
+/// Returns the arrays and their names. For a list, these are numpy's names.
 fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Named<'py>)> {
     if let Ok(dict) = arrays.cast::<PyDict>() {
         let items = dict.iter().map(|(name, array)| Ok((array_name(&name)?, array)));
@@ -423,8 +427,9 @@ fn array_name(name: &Bound<'_, PyAny>) -> PyResult<String> {
     })
 }
 
-/// An error about one of several arrays, with the name of that one. Of other classes than those that this package raises,
-/// which may be made of other arguments, the name is a note.
+/// Returns an error about one of several arrays, with the name of the array. If the exception's
+/// class is not one that this package raises, the name is a note, because such a class may have
+/// other arguments.
 fn naming(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     let kind = error.get_type(py);
     if kind.is(py.get_type::<PyTypeError>()) || kind.is(py.get_type::<PyValueError>()) {
@@ -435,7 +440,7 @@ fn naming(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     error
 }
 
-/// The memory of an array, its elements and their order.
+/// Returns the memory of an array, its elements and their order.
 fn memory_of(array: &Bound<'_, PyAny>) -> PyResult<(ArrayMemory, Option<Kind>)> {
     let Decided { memory: array, elements } = Decided::of(array)?;
     let memory = ArrayMemory::of(&array)?;
@@ -460,7 +465,7 @@ impl Snapshot {
         self.close(py);
     }
 
-    /// End it: the protection of the arrays is lifted. A second call does nothing.
+    /// End the snapshot: the protection of the arrays is lifted. A second call does nothing.
     fn close(&self, py: Python<'_>) {
         if let Some(parts) = lock(&self.parts).take() {
             *lock(&self.stats) = stats_of(&parts);
@@ -470,19 +475,21 @@ impl Snapshot {
         }
     }
 
-    /// Return the arrays as they were, as new arrays: one, a list or a dict, in the form that they
-    /// were given. Objects that are not arrays are returned as bytes of dtype uint8. Ends the
-    /// snapshot.
+    /// Return the content of the arrays as new arrays: one array, a list or a dict, in the same
+    /// form as the arrays were passed. Objects that are not arrays are returned as bytes of dtype
+    /// uint8. The call ends the snapshot.
     ///
     /// Args:
-    ///     out: arrays to read into, instead of new ones, in the same form and with as many bytes
-    ///         each. They are returned.
+    ///     out: arrays to read into, instead of new arrays, in the same form and with the same
+    ///         numbers of bytes. The call returns them.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
-    ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
-    ///         replaced. The bytes that were read into ``out`` are a prefix of the snapshot.
-    ///     ValueError: it has ended; or ``out`` does not match, and the snapshot has not ended.
+    ///     SnapshotLost: writers changed more than the snapshot may hold, or the memory was
+    ///         unmapped or replaced. The bytes that were read into ``out`` are a prefix of the
+    ///         snapshot.
+    ///     ValueError: the snapshot has ended. Or ``out`` does not match; the snapshot has not
+    ///         ended then.
     #[pyo3(signature = (*, out=None, progress=None))]
     fn to_numpy<'py>(
         &self,
@@ -516,15 +523,15 @@ impl Snapshot {
         self.form.of(list, dict)
     }
 
-    /// Return a :class:`View` of each array as it was: one, a list or a dict, in the form that they
-    /// were given. No byte is copied yet.
+    /// Return a :class:`View` of the content of each array: one view, a list or a dict, in the same
+    /// form as the arrays were passed. The call copies no byte.
     ///
     /// The snapshot does not end, and can still be read as a whole. The protection of its arrays is
-    /// lifted when its views are deleted too.
+    /// lifted when its views are deleted, too.
     ///
     /// Raises:
-    ///     ValueError: it has ended.
-    ///     MemoryError: the process has no addresses for it.
+    ///     ValueError: the snapshot has ended.
+    ///     MemoryError: the process has no addresses for the view.
     ///
     /// >>> table = numpy.arange(1_000_000)
     /// >>> with hugekit.snapshot(table) as moment:
@@ -547,24 +554,25 @@ impl Snapshot {
         self.form.of(list, dict)
     }
 
-    /// Write the bytes of all arrays in order to a file, without gaps and without a header. Ends
-    /// the snapshot.
+    /// Write the bytes of all arrays in order to a file, without gaps and without a header. The
+    /// call ends the snapshot.
     ///
     /// Args:
-    ///     file: an object with a ``write`` that accepts bytes. If ``write`` returns a number, the
-    ///         rest is written by further calls. A plain file, such as ``open(path, "wb")`` returns,
-    ///         is written without the GIL.
+    ///     file: an object with a method ``write`` that accepts bytes. If ``write`` returns a
+    ///         number, further calls write the rest. A plain file, such as ``open(path, "wb")``
+    ///         returns, is written without the GIL.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
-    ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
-    ///         replaced. The bytes that were written are a prefix of the snapshot.
-    ///     BlockingIOError: the file does not block, and accepts no more bytes for now. Its
-    ///         ``characters_written`` counts the bytes of the snapshot that were written.
+    ///     SnapshotLost: writers changed more than the snapshot may hold, or the memory was
+    ///         unmapped or replaced. The bytes that were written are a prefix of the snapshot.
+    ///     BlockingIOError: the file does not block, and accepts no more bytes now. The attribute
+    ///         ``characters_written`` is the number of bytes of the snapshot that were written.
     ///     OSError: the file's ``write`` accepted no byte.
-    ///     ValueError: it has ended, or ``write`` returned more bytes than it was given.
+    ///     ValueError: the snapshot has ended, or ``write`` returned a larger number than the bytes
+    ///         that were passed to it.
     ///     TypeError: ``write`` returned no number.
-    ///     Exceptions of the file's ``write``.
+    ///     Exceptions: those of the file's ``write``.
     #[pyo3(signature = (file, *, progress=None))]
     fn write_to(
         &self,
@@ -584,19 +592,20 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Save one array, byte for byte the same file as by ``numpy.save``. Ends the snapshot.
+    /// Save one array to the same file, byte for byte, as ``numpy.save``. The call ends the
+    /// snapshot.
     ///
     /// The file gets its name when it is complete, and replaces an existing one.
     ///
     /// Args:
-    ///     path: ``.npy`` is appended if it is missing, as by numpy.
+    ///     path: the path of the file. As with numpy, ``.npy`` is appended if it is missing.
     ///     fsync: wait until the file is on its device. By default False.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
-    ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
-    ///         replaced. There is no file then.
-    ///     ValueError: it has ended, or has several arrays.
+    ///     SnapshotLost: writers changed more than the snapshot may hold, or the memory was
+    ///         unmapped or replaced. There is no file then.
+    ///     ValueError: the snapshot has ended, or has several arrays.
     ///     OSError: the file cannot be written.
     #[pyo3(signature = (path, *, fsync=false, progress=None))]
     fn save_npy(
@@ -624,13 +633,13 @@ impl Snapshot {
         py.detach(|| new.put(fsync)).map_err(refused)
     }
 
-    /// Save all arrays as ``numpy.savez`` does: by their names in a dict, otherwise as ``arr_0``,
-    /// ``arr_1`` and so on. Ends the snapshot.
+    /// Save all arrays as ``numpy.savez`` does. Arrays of a dict have its names; other arrays are
+    /// named ``arr_0``, ``arr_1`` and so on. The call ends the snapshot.
     ///
     /// The file gets its name when it is complete, and replaces an existing one.
     ///
     /// Args:
-    ///     path: ``.npz`` is appended if it is missing, as by numpy.
+    ///     path: the path of the file. As with numpy, ``.npz`` is appended if it is missing.
     ///     fsync: wait until the file is on its device. By default False.
     ///     progress: see :func:`clear`.
     ///
@@ -670,16 +679,16 @@ impl Snapshot {
         py.detach(|| new.put(fsync)).map_err(refused)
     }
 
-    /// Make arrays writable without a wait, also for system calls such as ``readinto``. Their bytes
-    /// are copied aside first.
+    /// Make arrays writable without a wait, also for system calls such as ``readinto``. The bytes
+    /// of the arrays are copied aside first.
     ///
     /// Args:
-    ///     array: one of the arrays, or a contiguous view of one. By default all of them.
+    ///     array: one of the arrays, or a contiguous view of an array. By default all arrays.
     ///
     /// Raises:
-    ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
-    ///         replaced.
-    ///     ValueError: it has ended.
+    ///     SnapshotLost: writers changed more than the snapshot may hold, or the memory was
+    ///         unmapped or replaced.
+    ///     ValueError: the snapshot has ended.
     #[pyo3(signature = (array=None))]
     fn prepare_write(&self, py: Python<'_>, array: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let written = array.map(|array| Buffer::of(array, true)).transpose()?;
@@ -694,20 +703,20 @@ impl Snapshot {
         Ok(prepared.map_err(Raised::from)?)
     }
 
-    /// Bytes of all arrays.
+    /// The number of bytes of all arrays.
     #[getter]
     fn nbytes(&self) -> usize {
         self.nbytes
     }
 
-    /// The handling of writers' faults: "threaded" or "in place"; "copied" if no array could be
-    /// protected. None if no array is that large.
+    /// The mode in which faults of writers are handled: "threaded" or "in place". "copied" if no
+    /// array could be protected. None if no array is long enough to be protected.
     #[getter]
     fn serving(&self) -> Option<&'static str> {
         self.serving
     }
 
-    /// Bytes that were copied at once, because they cannot be protected.
+    /// The number of bytes that were copied at once, because they cannot be protected.
     #[getter]
     fn copied_bytes(&self) -> usize {
         self.copied.iter().map(|(_, (bytes, _))| bytes).sum()
@@ -726,10 +735,10 @@ impl Snapshot {
         lock(&self.parts).is_none()
     }
 
-    /// Return the costs: ``copied_by_writers`` and ``copied_by_others`` in granules; ``retained``,
-    /// ``most_retained``, ``cap`` and ``reserved`` (the part of ``cap`` that was allocated before)
-    /// in bytes; ``longest_fault``, the longest wait of a writer, in seconds. After the end they
-    /// are as they were before it.
+    /// Return the costs of the snapshot: ``copied_by_writers`` and ``copied_by_others`` in
+    /// granules; ``retained``, ``most_retained``, ``cap`` and ``reserved`` (the part of ``cap``
+    /// that was allocated in advance) in bytes; ``longest_fault``, the longest wait of a writer, in
+    /// seconds. After the end of the snapshot, these are the costs until the end.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = match &*lock(&self.parts) {
             Some(parts) => stats_of(parts),
@@ -755,7 +764,8 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// Arrays to read into, in the order of the parts, each as long as its part.
+    /// Returns the arrays to read into, in the order of the parts. Each array is as long as its
+    /// part.
     fn destinations<'py>(&self, out: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (form, named) = named(out)?;
         let parts = lock(&self.parts);
@@ -783,7 +793,8 @@ impl Snapshot {
         Ok(taken)
     }
 
-    /// The beginnings of a .npy file of each array: one that such a file cannot have is refused before the snapshot ends.
+    /// Returns the header of a .npy file for each array. An array that such a file cannot contain
+    /// is refused before the snapshot ends.
     fn headers(&self, py: Python<'_>) -> PyResult<Vec<Vec<u8>>> {
         let kinds: Vec<_> = {
             let parts = lock(&self.parts);
@@ -795,7 +806,7 @@ impl Snapshot {
         kinds.iter().map(|(name, kind)| header(py, name, kind.as_ref())).collect()
     }
 
-    /// All parts, for a reader of all of it.
+    /// Returns all parts, for a reader of the whole snapshot.
     fn take_parts(&self) -> PyResult<Vec<SnapshotArray>> {
         let parts = lock(&self.parts).take();
         let parts = parts.ok_or_else(ended)?;
@@ -815,7 +826,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the figures of each snapshot once, however many parts it has.
+/// Returns the costs of each snapshot once, also if it has several parts.
 fn stats_of(parts: &[SnapshotArray]) -> Vec<SnapshotStats> {
     let mut snapshots: Vec<&hugekit::Snapshot> = Vec::new();
     for snapshot in parts.iter().filter_map(|part| part.memory.snapshot()) {
@@ -827,7 +838,8 @@ fn stats_of(parts: &[SnapshotArray]) -> Vec<SnapshotStats> {
 }
 
 impl SnapshotArray {
-    /// Checks that bytes of it mean the same in an array that they are read into.
+    /// Checks that the bytes of the array have the same meaning in the array that they are read
+    /// into.
     fn check_elements(&self, out: &Decided<'_>) -> PyResult<()> {
         let py = out.memory.py();
         let Some(kind) = &self.kind else { return Ok(()) };
@@ -850,7 +862,7 @@ impl SnapshotArray {
         )))
     }
 
-    /// The source of a view of it.
+    /// Returns the source of a view of the array.
     fn shown(&self, py: Python<'_>) -> Shown {
         let content = match self.memory.clone_ref() {
             SnapshotBytes::Nothing => None,
@@ -863,7 +875,7 @@ impl SnapshotArray {
         Shown { content, owner: self.buffer.clone(), kind, len: self.len }
     }
 
-    /// A new array for it.
+    /// Returns a new array for the bytes.
     fn empty<'py>(
         &self,
         py: Python<'py>,
@@ -877,7 +889,7 @@ impl SnapshotArray {
     }
 }
 
-/// The beginning of a .npy file, by numpy itself.
+/// Returns the header of a .npy file, which numpy itself makes.
 fn header(py: Python<'_>, name: &str, kind: Option<&Kind>) -> PyResult<Vec<u8>> {
     let Some(Kind { dtype, shape, fortran, .. }) = kind else {
         return Err(PyTypeError::new_err(
@@ -903,7 +915,7 @@ fn header(py: Python<'_>, name: &str, kind: Option<&Kind>) -> PyResult<Vec<u8>> 
     })
 }
 
-/// Reads parts, telling how far all of them are.
+/// Reads parts, and reports the progress over all of them.
 struct Reader {
     teller: Teller,
     total: usize,
@@ -914,7 +926,7 @@ impl Reader {
         Ok(Self { teller: Teller::new(progress)?, total })
     }
 
-    /// Copies a part; `before` bytes of others are done.
+    /// Copies a part. `before` is the number of bytes of other parts that are done.
     fn copy(&self, memory: SnapshotBytes, to: &mut [u8], before: usize) -> PyResult<()> {
         let tell = |done, _| self.teller.tell(before + done, self.total);
         let copied = match memory.alone(to.len()) {

@@ -13,7 +13,7 @@ pub(crate) enum ArrayMemory {
 }
 
 impl ArrayMemory {
-    /// The memory of something about which the decision was made (`kinds.rs`).
+    /// Returns the memory of an object that `kinds.rs` has accepted.
     pub(crate) fn of(memory: &Bound<'_, PyAny>) -> PyResult<Self> {
         if has_gaps(memory)? {
             return Ok(Self::Strided(Strided::of(memory)?));
@@ -28,7 +28,7 @@ impl ArrayMemory {
         }
     }
 
-    /// The memory, unless it has gaps.
+    /// Returns the memory, unless it has gaps.
     pub(crate) fn whole(&self) -> Option<&Buffer> {
         match self {
             Self::Whole(buffer) => Some(buffer),
@@ -37,7 +37,7 @@ impl ArrayMemory {
     }
 }
 
-/// The reason why such an array is copied.
+/// The reason why an array with gaps is copied.
 pub(crate) const GAPS: &str = "its elements do not lie side by side";
 
 fn has_gaps(memory: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -82,7 +82,7 @@ impl Strided {
         })
     }
 
-    /// Bytes of its elements.
+    /// Returns the number of bytes of the elements.
     pub(crate) fn len(&self) -> usize {
         self.axes.iter().map(|(extent, _)| extent).product::<usize>() * self.item
     }
@@ -112,7 +112,7 @@ impl Strided {
         unsafe { CopiedBytes::filled(len, write) }
     }
 
-    /// Its axes, of which those are one that lie behind each other.
+    /// Returns the axes. Axes that lie behind each other in memory are joined.
     fn runs(&self) -> Runs {
         let mut axes: Vec<(usize, isize)> = Vec::new();
         for &(extent, stride) in self.axes.iter().filter(|(extent, _)| *extent != 1) {
@@ -133,11 +133,11 @@ impl Strided {
 
 struct Runs {
     outer: Vec<(usize, isize)>,
-    /// The number of pieces, their distance, and the bytes of one.
+    /// The number of pieces, their distance, and the bytes of one piece.
     inner: (usize, isize, usize),
 }
 
-/// Returns false after the last one.
+/// Advances to the next element. Returns false after the last one.
 fn advance(index: &mut [usize], extents: &[(usize, isize)]) -> bool {
     for (at, &(extent, _)) in index.iter_mut().zip(extents).rev() {
         *at += 1;
@@ -149,10 +149,10 @@ fn advance(index: &mut [usize], extents: &[(usize, isize)]) -> bool {
     false
 }
 
-/// Copies pieces that lie `step` apart to one place.
+/// Copies pieces with a distance of `step` bytes to contiguous memory.
 ///
 /// # Safety
-/// All pieces can be read, and their bytes be written from `to` on.
+/// All pieces can be read, and as many bytes can be written from `to` on.
 unsafe fn copy_run(from: *const u8, step: isize, to: *mut u8, count: usize, size: usize) {
     // SAFETY: the contract of this function, for each of these.
     unsafe {
@@ -172,7 +172,7 @@ unsafe fn copy_run(from: *const u8, step: isize, to: *mut u8, count: usize, size
     }
 }
 
-/// Copies elements that lie `step` apart to one place.
+/// Copies elements with a distance of `step` bytes to contiguous memory.
 ///
 /// # Safety
 /// The conditions of [`copy_run`], for pieces of the size of `T`.

@@ -12,29 +12,29 @@ use serde::Serialize;
 
 use crate::errors::Raised;
 
-/// Between two looks for Ctrl-C.
+/// The time between two checks for Ctrl-C.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Keeps the private memory of a process on huge pages, from outside, so that it forks in about a
-/// tenth of the time. The process is this one or another. Its bytes stay the same, and nothing
-/// needs to be undone.
+/// A tender of a process: it keeps the private memory of the process on huge pages, from outside.
+/// The process then forks in about a tenth of the time. The process is this process or another. Its
+/// bytes do not change, and nothing needs to be undone.
 ///
-/// The context manager works in a thread of its own: it makes a pass over the memory at once,
-/// and one whenever the last forked child has ended. :meth:`collapse` makes one pass now, for
-/// example before workers are forked.
+/// A tender that is used as a context manager works in a thread of its own. It makes a pass over
+/// the memory at once, and another pass whenever the last forked child has ended. :meth:`collapse`
+/// makes one pass now, for example before workers are forked.
 ///
 /// Args:
-///     pid: the process. By default this one.
+///     pid: the number of the process. By default this process.
 ///     density: collapse a 2 MiB range only if at least this share of it is populated, from 0 to 1.
-///     growth: the most memory to fill holes with, as a share of the private memory of the process.
+///     growth: the most memory for filling holes, as a share of the private memory of the process.
 ///         Holes are filled with zeroes.
-///     cpu_share: the most CPU time to use, as a share of one CPU.
+///     cpu_share: the most CPU time for the tender, as a share of one CPU.
 ///     bytes_per_second: the most bytes to collapse per second.
-///     keep_free: bytes of free huge pages to leave for other uses.
+///     keep_free: bytes of free huge pages that are left for other uses.
 ///
 /// Raises:
 ///     ValueError: there is no such process.
-///     PermissionError: the process is another user's.
+///     PermissionError: the process belongs to another user.
 ///     OSError: the process has another tender (EBUSY), or the kernel is older than Linux 6.1
 ///         (EOPNOTSUPP).
 ///
@@ -55,7 +55,7 @@ pub(crate) struct Tender {
 
 enum TenderState {
     Idle(hugekit_tend::Tender),
-    /// A pass is made, or its thread could not be started.
+    /// A pass is running, or its thread could not be started.
     Away,
     Running(Tending),
     Ended,
@@ -66,7 +66,7 @@ impl Tender {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the tender out of its place.
+    /// Removes the tender from its place.
     fn idle(&self) -> PyResult<hugekit_tend::Tender> {
         let mut state = self.state();
         match std::mem::replace(&mut *state, TenderState::Away) {
@@ -120,18 +120,18 @@ impl Tender {
         Ok(Self { pid, state: Mutex::new(TenderState::Idle(tender)) })
     }
 
-    /// The process's number.
+    /// The number of the process.
     #[getter]
     fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Make one pass now. Ctrl-C ends it within a tenth of a second.
+    /// Make one pass over the memory now. Ctrl-C ends the pass within a tenth of a second.
     ///
     /// Returns:
     ///     The output of ``hugekit tend --once --json``: the memory ``before`` and ``after`` as
     ///         ``huge`` of ``all`` bytes, the number of 2 MiB ranges that were ``collapsed``, the
-    ///         bytes of holes that were ``filled``, and the ``hindrance`` if it ended early.
+    ///         bytes of holes that were ``filled``, and the ``hindrance`` if the pass ended early.
     ///
     /// Raises:
     ///     RuntimeError: the tender works in its own thread, or has ended.
@@ -143,8 +143,8 @@ impl Tender {
         as_python(py, &passed?)
     }
 
-    /// The work of the tender in its own thread, as ``hugekit tend --json`` prints it. None before
-    /// its first pass.
+    /// The work of the tender's own thread, as ``hugekit tend --json`` prints it. None before its
+    /// first pass.
     #[getter]
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let said = match &*self.state() {
@@ -168,7 +168,7 @@ impl Tender {
     }
 }
 
-/// Makes one pass, in a thread beside this one, which looks for Ctrl-C meanwhile.
+/// Makes one pass, in another thread, while this thread checks for Ctrl-C.
 fn pass(tender: &mut hugekit_tend::Tender) -> PyResult<PassReport> {
     let stop = AtomicBool::new(false);
     let (passed, interrupted) = thread::scope(|scope| {

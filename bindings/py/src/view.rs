@@ -1,4 +1,4 @@
-//! Snapshots as arrays, filled as they are asked for.
+//! Snapshots as arrays that are filled on request.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -17,23 +17,24 @@ use crate::errors::Raised;
 use crate::numbers::Number;
 use crate::snapshot::Kind;
 
-/// An array of a snapshot, read-only. Bytes are copied when they are first requested. Made by
-/// :meth:`Snapshot.view`.
+/// A read-only array of a snapshot. Bytes are copied when they are first requested.
+/// :meth:`Snapshot.view` makes it.
 ///
-/// Numbers and slices return what numpy returns for them, and read only the bytes between the first
-/// and the last byte of the result. ``numpy.asarray(view)`` reads everything. Bytes that were read
-/// never change, and use memory until the view and the arrays made of it are deleted.
+/// An index that is a number or a slice returns the same as in numpy, and reads only the bytes
+/// between the first and the last byte of the result. ``numpy.asarray(view)`` reads everything.
+/// Bytes that were read never change. They use memory until the view and the arrays made of it are
+/// deleted.
 ///
 /// Raises:
-///     SnapshotLost: by reading bytes that were not read before, if the snapshot is lost.
-///     TypeError: by an index that is not a number, a slice or the name of a field.
+///     SnapshotLost: bytes that were not read before are read, and the snapshot is lost.
+///     TypeError: an index is not a number, a slice or the name of a field.
 #[pyclass(frozen, generic, module = "hugekit")]
 pub(crate) struct View {
-    /// The bytes to read; none if it is empty.
+    /// The bytes to read; `None` if the view is empty.
     pages: Option<Py<Pages>>,
-    /// All of it, filled or not: for this module alone.
+    /// The whole array, filled or not, for this module only.
     all: Py<PyAny>,
-    /// The start of the array that the snapshot is of.
+    /// The start of the snapshotted array.
     origin: usize,
 }
 
@@ -41,20 +42,20 @@ pub(crate) struct View {
 #[pyclass(frozen)]
 struct Pages {
     content: PagesContent,
-    /// Keeps in its place what is not read yet.
+    /// Keeps the memory that is not read yet at its address.
     _owner: Option<Arc<Buffer>>,
 }
 
 enum PagesContent {
-    /// And the bytes of the view within the array.
+    /// The bytes of the view within the array.
     Protected(hugekit::snapshot::View<Arc<Snapshot>>, Range<usize>),
-    /// All of them are there.
+    /// All bytes are read.
     Copied(Arc<CopiedBytes>),
 }
 
 /// The bytes that a view shows.
 pub(crate) enum ShownBytes {
-    /// And where in it the array begins.
+    /// The offset in it at which the array begins.
     Protected(Arc<Snapshot>, usize),
     /// A copy that was made at once.
     Copied(Arc<CopiedBytes>),
@@ -62,12 +63,12 @@ pub(crate) enum ShownBytes {
 
 /// The source of a view.
 pub(crate) struct Shown {
-    /// None for no bytes.
+    /// `None` if there are no bytes.
     pub(crate) content: Option<ShownBytes>,
-    /// None if nothing of the array's own memory is shown.
+    /// `None` if nothing of the array's own memory is shown.
     pub(crate) owner: Option<Arc<Buffer>>,
     pub(crate) len: usize,
-    /// None for what is no array, which has bytes.
+    /// `None` for an object that is not an array, which has bytes.
     pub(crate) kind: Option<Kind>,
 }
 
@@ -104,7 +105,7 @@ impl View {
         Ok(Self { pages, all: all.unbind(), origin })
     }
 
-    /// Reads what an array of part of it shows.
+    /// Reads the bytes that an array of a part shows.
     fn fill(&self, part: &Bound<'_, PyAny>) -> PyResult<()> {
         let Some(pages) = &self.pages else { return Ok(()) };
         let py = part.py();
@@ -119,8 +120,8 @@ impl View {
 
 #[pymethods]
 impl View {
-    /// Return ``nbytes`` bytes at an address in the array, read-only, for structures that hold
-    /// pointers into the array itself.
+    /// Return ``nbytes`` bytes at an address in the array, read-only. This is for structures that
+    /// hold pointers into the array itself.
     ///
     /// Raises:
     ///     ValueError: the address is outside the array.
@@ -205,7 +206,7 @@ impl View {
         self.all.bind(py).getattr("dtype")
     }
 
-    /// Bytes of the array, read or not.
+    /// The number of bytes of the array, read or not.
     #[getter]
     fn nbytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.all.bind(py).getattr("nbytes")
@@ -217,7 +218,7 @@ impl View {
 }
 
 impl Pages {
-    /// Has bytes of the array there, by their offsets in it.
+    /// Fills bytes of the array, by their offsets in it.
     fn read(&self, py: Python<'_>, bytes: Range<usize>) -> PyResult<()> {
         let PagesContent::Protected(view, range) = &self.content else { return Ok(()) };
         let bytes = range.start + bytes.start..range.start + bytes.end;
@@ -256,7 +257,7 @@ impl Pages {
     }
 }
 
-/// An index with which numpy looks at nothing yet, and always gives an array.
+/// Returns an index for which numpy reads nothing yet, and always returns an array.
 fn plain<'py>(index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     let py = index.py();
     let given: Vec<_> = match index.cast::<PyTuple>() {
@@ -297,7 +298,7 @@ fn says_ellipsis(index: &Bound<'_, PyAny>) -> bool {
     }
 }
 
-/// The addresses from an array's first byte to its last one.
+/// Returns the addresses from an array's first byte to its last one.
 fn bytes_of(array: &Bound<'_, PyAny>) -> PyResult<Range<usize>> {
     let interface = array.getattr("__array_interface__")?;
     let (start, _): (usize, bool) = interface.get_item("data")?.extract()?;

@@ -12,17 +12,18 @@ use crate::errors::Raised;
 use crate::tend::as_python;
 
 /// Save a running VM of stock Firecracker. The VM is paused for some milliseconds, and its memory
-/// is copied while it runs. The VM must have been restored by ``hugekit pager``, which has left it.
+/// is copied while it runs. ``hugekit pager`` must have restored the VM and have left it.
 ///
 /// Args:
 ///     api: the path of the socket of Firecracker's API.
-///     output: the folder to make, with the files ``vmstate`` and ``memory``. It is complete or
-///         absent. Ctrl-C has an effect when it is complete.
-///     previous: folders of earlier checkpoints of the VM, a full one first and then each delta
+///     output: the folder to make, with the files ``vmstate`` and ``memory``. After the call it is
+///         complete or absent. Ctrl-C has an effect only when it is complete.
+///     previous: folders of earlier checkpoints of the VM: a full checkpoint, and then each delta
 ///         since. ``output`` then has the file ``memory.delta`` instead of ``memory``.
-///     collapse: put memory on huge pages before the pause, which is longer on base pages.
-///     pid: the process of Firecracker. By default the process that listens at the socket; any other
-///         is refused, unless the socket belongs to a ``proxy``.
+///     collapse: put memory on huge pages before the pause, because the pause is longer on base
+///         pages. By default True.
+///     pid: the number of the process of Firecracker. By default the process that listens at the
+///         socket. Any other process is refused, unless the socket belongs to a ``proxy``.
 ///
 /// Returns:
 ///     The output of ``hugekit checkpoint --json -``, such as ``paused_ms``, ``complete_ms`` and
@@ -31,7 +32,7 @@ use crate::tend::as_python;
 /// Raises:
 ///     ValueError: the output exists, or the VM has no userfaultfd.
 ///     OSError: a pager or another checkpoint uses the VM (EBUSY), Firecracker does not answer, or
-///         the output cannot be written. The VM runs on.
+///         the output cannot be written. The VM continues to run.
 ///
 /// >>> try:
 /// ...     report = hugekit.checkpoint_vm("no.sock", "saved")
@@ -86,31 +87,31 @@ impl Child<'_> {
 }
 
 /// Start children from a running VM of stock Firecracker, without a file. The VM is paused for some
-/// milliseconds, and the children run from that moment. The VM must be as for
-/// :func:`checkpoint_vm`. Children that are complete run on without this process, and can be saved
-/// and forked.
+/// milliseconds, and the children run from that moment. The VM must meet the conditions of
+/// :func:`checkpoint_vm`. Complete children run independently of this process, and can be saved and
+/// forked.
 ///
 /// Args:
 ///     api: the path of the socket of Firecracker's API.
-///     children: from 1 to 64 dicts with the ``command`` that starts Firecracker, as a list, and
-///         the path of the child's ``api``, which the command must name, too. ``net`` is a dict with
-///         the tap of each network device, ``vsock`` the path of the child's socket, and ``disks`` a
-///         dict with the file that is made for each disk that the VM writes: a copy, in the pause.
-///         The dict ``load`` adds fields to the request that restores the child, such as
-///         ``huge_pages``. Standard streams of the command are ``/dev/null``.
-///     resume: let the children run.
+///     children: from 1 to 64 dicts. ``command`` is the command that starts Firecracker, as a list.
+///         ``api`` is the path of the child's API, which the command must contain, too. ``net`` is
+///         a dict with the tap of each network device. ``vsock`` is the path of the child's socket.
+///         ``disks`` is a dict with the new file for each disk that the VM writes; the disk is
+///         copied during the pause. The dict ``load`` adds fields to the request that restores the
+///         child, such as ``huge_pages``. The standard streams of the command are ``/dev/null``.
+///     resume: let the children run. By default True.
 ///     collapse, pid, proxy: as for :func:`checkpoint_vm`.
 ///
 /// Returns:
-///     The output of ``hugekit fork --json -``, and for each of ``children`` the process of its
-///         command, ``program``. It is a child of this process: wait for its end by
+///     The output of ``hugekit fork --json -``, and for each child ``program``: the number of the
+///         process of its command. It is a child of this process: wait for its end by
 ///         :func:`os.waitpid`.
 ///
 /// Raises:
-///     ValueError: the number of children is wrong, the socket of one exists, or two VMs would use
-///         one tap, socket or disk.
-///     OSError: as for :func:`checkpoint_vm`, or a child cannot be started or restored. All children
-///         have ended then, and the VM runs on.
+///     ValueError: the number of children is wrong, the socket of a child exists, or two VMs would
+///         use the same tap, socket or disk.
+///     OSError: as for :func:`checkpoint_vm`, or a child cannot be started or restored. All
+///         children have ended then, and the VM continues to run.
 ///
 /// >>> try:
 /// ...     hugekit.fork_vm("no.sock", [])

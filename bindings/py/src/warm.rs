@@ -1,4 +1,4 @@
-//! Files whose page cache is put on huge pages.
+//! Warm-ups: page caches of files on huge pages.
 
 use std::path::PathBuf;
 
@@ -9,27 +9,27 @@ use crate::errors::of_warm;
 use crate::progress::Teller;
 use crate::tend::as_python;
 
-/// Put the page cache of a file on huge pages. Every process that maps the file from then on gets
-/// one page fault for each 2 MiB, without a change: ``numpy.memmap``, ``mmap``, a loader of model
-/// weights. The file is dropped from the cache and read again, unless it is huge already, and needs
-/// as much memory as it has data. Ctrl-C ends the call after 64 MiB at most.
+/// Put the page cache of a file on huge pages. Every process that maps the file afterwards gets one
+/// page fault for each 2 MiB, without a change of the process: ``numpy.memmap``, ``mmap``, a loader
+/// of model weights. Parts of the file that are not huge yet are dropped from the cache and read
+/// again. The file needs as much memory as it has data. Ctrl-C ends the call after at most 64 MiB.
 ///
 /// Args:
 ///     path: a regular file of at least 2 MiB that this user may read.
-///     check: only count huge units. The file is not read, and nothing changes.
+///     check: only count huge units. The file is not read, and nothing changes. By default False.
 ///     fill_holes: fill holes of the file with memory, too. By default 2 MiB without data are
 ///         skipped.
 ///     progress: called with the bytes that were read again; see :func:`clear`.
 ///
 /// Returns:
-///     The output of ``hugekit warm --json``: ``bytes``, ``units`` of 2 MiB, those that are
-///         ``huge``, ``already_huge`` and ``made_huge``, ``holes``, ``seconds``, and ``left``:
-///         None, or the number of other units and the reason.
+///     The output of ``hugekit warm --json``: ``bytes``; the numbers of ``units`` of 2 MiB, of
+///         ``huge``, ``already_huge`` and ``made_huge`` units, and of ``holes``; ``seconds``; and
+///         ``left``: None, or the number of the other units and the reason.
 ///
 /// Raises:
-///     OSError: the file cannot be read, or was truncated or replaced meanwhile (EBUSY).
-///     PermissionError: a check of a file of another user.
-///     ValueError: the file is not regular, shorter than 2 MiB, or one hole.
+///     OSError: the file cannot be read, or was truncated or replaced during the call (EBUSY).
+///     PermissionError: the call checks a file of another user.
+///     ValueError: the file is not regular, is shorter than 2 MiB, or consists of one hole.
 ///     MemoryError: the machine or a control group has less memory than the file. Nothing was
 ///         dropped.
 ///

@@ -1,4 +1,4 @@
-//! Clearing and copying.
+//! Clears and copies.
 #![allow(unsafe_code)]
 
 use hugekit::{ClearError, ClearOptions, CopyError, CopyOptions};
@@ -18,17 +18,18 @@ const LONG: usize = 256 << 10;
 /// Set every byte of an array, or of another writable buffer, to zero.
 ///
 /// Args:
-///     array: contiguous, in C or Fortran order, without Python objects.
+///     array: an array or a buffer, contiguous in C or Fortran order, without Python objects.
 ///     threads: the number of threads, the calling thread included. By default as many as are
 ///         useful.
-///     progress: called as ``progress(done, total)`` in bytes, or a progress bar with ``update``,
-///         such as tqdm's. An exception of it ends the work; its attribute ``hugekit_done`` then
-///         lists the bytes that are done, as pairs of offsets.
+///     progress: a function that is called as ``progress(done, total)`` in bytes, or a progress bar
+///         with a method ``update``, such as tqdm's. An exception in the call ends the work. The
+///         attribute ``hugekit_done`` of the exception then lists the bytes that are done, as pairs
+///         of offsets.
 ///
 /// Raises:
 ///     ValueError: the array is not contiguous, or read-only (BufferError for some objects), or
 ///         ``threads`` is 0.
-///     TypeError: it has no buffer, or holds Python objects.
+///     TypeError: the object has no buffer, or holds Python objects.
 ///
 /// >>> array = numpy.ones((1000, 1000))
 /// >>> hugekit.clear(array)
@@ -69,21 +70,23 @@ pub(crate) fn clear(
 
 /// Copy the bytes of one array, or of another buffer, to another.
 ///
-/// Both must have the same number of bytes; arrays must also have the same shape, dtype and order.
+/// ``dst`` and ``src`` must have the same number of bytes. Arrays must also have the same shape,
+/// dtype and order.
 ///
 /// Args:
-///     dst: writable and contiguous.
-///     src: contiguous. It must not overlap ``dst``.
+///     dst: the destination, writable and contiguous.
+///     src: the source, contiguous. The source must not overlap ``dst``.
 ///     threads: the number of threads, the calling thread included. By default as many as are
 ///         useful.
-///     progress: called as ``progress(done, total)`` in bytes, or a progress bar with ``update``,
-///         such as tqdm's. An exception of it ends the work; its attribute ``hugekit_done`` then
-///         lists the bytes that are done, as pairs of offsets.
+///     progress: a function that is called as ``progress(done, total)`` in bytes, or a progress bar
+///         with a method ``update``, such as tqdm's. An exception in the call ends the work. The
+///         attribute ``hugekit_done`` of the exception then lists the bytes that are done, as pairs
+///         of offsets.
 ///
 /// Raises:
-///     ValueError: lengths, shapes, dtypes or orders differ, the two overlap, or one is not
-///         contiguous.
-///     TypeError: one has no buffer, or holds Python objects.
+///     ValueError: lengths, shapes, dtypes or orders differ, source and destination overlap, or an
+///         object is not contiguous.
+///     TypeError: an object has no buffer, or holds Python objects.
 ///
 /// >>> source = numpy.arange(1_000_000)
 /// >>> copy = hugekit.empty_like(source)
@@ -124,14 +127,14 @@ pub(crate) fn copy(
     Ok(())
 }
 
-/// Set whether clears and copies learn from their own work which routine is fastest. By default
-/// they do.
+/// Switch learning on or off: clears and copies find the fastest routine by timing their own work.
+/// By default on.
 ///
-/// A program that wants the same routine every time turns it off. Timings are then kept but not
-/// used.
+/// A program that needs the same routine every time switches learning off. Timings are then kept
+/// but not used.
 ///
 /// Args:
-///     enabled: from now on, in this process.
+///     enabled: True to learn, for later operations of this process.
 ///
 /// >>> hugekit.set_learning(False)
 /// >>> hugekit.set_learning(True)
@@ -140,7 +143,8 @@ pub(crate) fn set_learning(enabled: bool) {
     hugekit_bulk::learning::set_enabled(enabled);
 }
 
-/// Two arrays whose bytes mean the same; whatever else has a buffer is bytes.
+/// Checks that the bytes of two arrays have the same meaning. Other objects with a buffer are
+/// bytes.
 fn check_alike(dst: &Decided<'_>, src: &Decided<'_>) -> PyResult<()> {
     if dst.elements != src.elements {
         let said = |of: &Decided<'_>| match &of.elements {

@@ -12,8 +12,8 @@ use hugekit_sys::ErrorKind;
 
 /// Sets every byte to zero, on the calling thread, by the routine that is fastest for this length.
 ///
-/// It does not know who uses the memory next. If the caller knows, [`ClearOptions`] can be faster.
-/// Compared with `memset`: [benchmarks.md] has gains and losses by length.
+/// The function does not know who uses the memory next. If the caller knows, [`ClearOptions`] can
+/// be faster. [benchmarks.md] lists gains and losses against `memset` by length.
 ///
 /// ```
 /// let mut page = vec![0xff_u8; hugekit::HUGE_PAGE_BYTES];
@@ -45,8 +45,8 @@ fn clear_long(bytes: &mut [u8]) {
 
 /// An error of a clear.
 ///
-/// Only a cancelled clear has written anything: [`done`](Self::done) returns the bytes. After every
-/// other error the memory is unchanged.
+/// Only a cancelled clear has written to the memory: [`done`](Self::done) returns the cleared
+/// bytes. After every other error the memory is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClearError {
@@ -59,7 +59,7 @@ pub enum ClearError {
 }
 
 impl ClearError {
-    /// The bytes that a cancelled clear has cleared; `None` for other errors.
+    /// Returns the bytes that a cancelled clear has cleared; `None` for other errors.
     #[must_use]
     pub const fn done(&self) -> Option<&Done> {
         match self {
@@ -69,7 +69,7 @@ impl ClearError {
     }
 }
 
-/// Options for a clear: who uses which bytes next, how many threads clear, progress, cancellation.
+/// Options for a clear: the next user of the bytes, threads, progress, cancellation.
 ///
 /// ```
 /// use hugekit::{ClearOptions, HUGE_PAGE_BYTES, Reuse};
@@ -83,12 +83,13 @@ impl ClearError {
 pub type ClearOptions<'a> = Operation<'a, ClearFn>;
 
 impl ClearOptions<'_> {
-    /// Sets every byte to zero.
+    /// Sets every byte of `bytes` to zero.
     ///
     /// # Errors
-    /// [`ClearError`] if the target lies outside `bytes`, this CPU cannot run the routine, or the
-    /// number of threads is 0. Nothing is written then. Also if the clear is cancelled: some bytes
-    /// are zero then.
+    /// - [`ClearError::Hint`] if the target lies outside `bytes`, or if this CPU cannot run the
+    ///   routine. The memory is unchanged.
+    /// - [`ClearError::Job`] if the number of threads is 0 or the process may use no CPU: the
+    ///   memory is unchanged. Also if the clear is cancelled: some bytes are zero.
     ///
     /// # Panics
     /// If the progress callback panics.
@@ -99,11 +100,11 @@ impl ClearOptions<'_> {
         unsafe { self.run_raw(bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// Clears memory that is not initialised yet, as [`run`](Self::run) does, and returns it as
-    /// initialised bytes.
+    /// Clears memory that is not initialised yet, as [`run`](Self::run) does, and returns the
+    /// memory as initialised bytes.
     ///
     /// # Errors
-    /// The errors of [`run`](Self::run). The memory counts as not initialised then.
+    /// The errors of [`run`](Self::run). After an error, the memory counts as not initialised.
     ///
     /// # Panics
     /// If the progress callback panics.
@@ -121,7 +122,7 @@ impl ClearOptions<'_> {
         }
     }
 
-    /// Clears `len` bytes from `start` on, as [`run`](Self::run) does.
+    /// Clears `len` bytes at `start`, as [`run`](Self::run) does.
     ///
     /// # Errors
     /// The errors of [`run`](Self::run).
@@ -146,7 +147,7 @@ impl ClearOptions<'_> {
 }
 
 impl ClearError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

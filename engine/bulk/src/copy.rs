@@ -11,8 +11,8 @@ use hugekit_sys::ErrorKind;
 
 /// An error of a copy.
 ///
-/// Only a cancelled copy has written anything: [`done`](Self::done) returns the bytes. After every
-/// other error the destination is unchanged.
+/// Only a cancelled copy has written to the destination: [`done`](Self::done) returns the copied
+/// bytes. After every other error the destination is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -31,7 +31,7 @@ pub enum CopyError {
         dst: usize,
         /// Address of the source.
         src: usize,
-        /// Length of both in bytes.
+        /// Length of source and destination in bytes.
         len: usize,
     },
     /// The target lies outside the memory, or this CPU cannot run the routine.
@@ -43,7 +43,7 @@ pub enum CopyError {
 }
 
 impl CopyError {
-    /// The bytes that a cancelled copy has copied; `None` for other errors.
+    /// Returns the bytes that a cancelled copy has copied; `None` for other errors.
     #[must_use]
     pub const fn done(&self) -> Option<&Done> {
         match self {
@@ -55,7 +55,8 @@ impl CopyError {
 
 /// Copies `src` to `dst`, on the calling thread, by the routine that is fastest for this length.
 ///
-/// It does not know who uses the memory next. If the caller knows, [`CopyOptions`] can be faster.
+/// The function does not know who uses the memory next. If the caller knows, [`CopyOptions`] can be
+/// faster.
 ///
 /// ```
 /// let source = vec![7_u8; 1 << 20];
@@ -66,7 +67,7 @@ impl CopyError {
 /// ```
 ///
 /// # Errors
-/// [`CopyError::LengthsDiffer`]. Nothing is written then.
+/// [`CopyError::LengthsDiffer`] if the slices differ in length. `dst` is unchanged then.
 #[inline]
 pub fn copy(dst: &mut [u8], src: &[u8]) -> Result<(), CopyError> {
     same_length(dst, src)?;
@@ -98,10 +99,10 @@ fn same_length(dst: &[u8], src: &[u8]) -> Result<(), CopyError> {
     }
 }
 
-/// Options for a copy: who uses which bytes next, how many threads copy, progress, cancellation.
+/// Options for a copy: the next user of the bytes, threads, progress, cancellation.
 ///
 /// Target and order apply to source and destination. [`reuse`](Operation::reuse) is about the
-/// destination, [`source_reuse`](Self::source_reuse) about the source.
+/// destination, [`source_reuse`](Self::source_reuse) is about the source.
 ///
 /// ```
 /// use hugekit::{CopyOptions, HUGE_PAGE_BYTES, Reuse};
@@ -116,16 +117,16 @@ fn same_length(dst: &[u8], src: &[u8]) -> Result<(), CopyError> {
 pub type CopyOptions<'a> = Operation<'a, CopyFn>;
 
 impl CopyOptions<'_> {
-    /// Sets who uses the source next. By default [`Reuse::Unknown`].
+    /// Sets the next use of the source. By default [`Reuse::Unknown`].
     ///
-    /// Together with [`reuse`](Operation::reuse) it decides which side of the near window (the
-    /// bytes around the target) stays in the cache:
+    /// [`reuse`](Operation::reuse) and this option together choose the bytes that stay in the
+    /// cache. They apply to the near window, which is the part around the target:
     ///
     /// | destination | source | near window |
     /// | --- | --- | --- |
-    /// | used next | `Unknown`, `Target`, `All` | an ordinary copy: both sides are cached |
-    /// | used next | `None` | the destination is cached; the source is prefetched past the cache |
-    /// | not, or unknown | `Target`, `All` | copied last and streamed; loads cache the source |
+    /// | used next | `Unknown`, `Target`, `All` | ordinary copy: both sides are cached |
+    /// | used next | `None` | destination cached, source prefetched past the cache |
+    /// | not used next, or unknown | `Target`, `All` | copied last, streamed; source cached |
     pub fn source_reuse(self, reuse: Reuse) -> Self {
         self.reuse_of_source(reuse)
     }
@@ -133,9 +134,10 @@ impl CopyOptions<'_> {
     /// Copies `src` to `dst`.
     ///
     /// # Errors
-    /// [`CopyError`] if the lengths differ, the target lies outside, this CPU cannot run the
-    /// routine, or the number of threads is 0. Nothing is written then. Also if the copy is
-    /// cancelled: some bytes are copied then.
+    /// - [`CopyError::LengthsDiffer`] if the slices differ in length, and [`CopyError::Hint`] if
+    ///   the target lies outside or this CPU cannot run the routine. `dst` is unchanged.
+    /// - [`CopyError::Job`] if the number of threads is 0 or the process may use no CPU: `dst` is
+    ///   unchanged. Also if the copy is cancelled: some bytes are copied.
     ///
     /// # Panics
     /// If the progress callback panics.
@@ -151,14 +153,16 @@ impl CopyOptions<'_> {
     /// Copies `len` bytes from `src` to `dst`, as [`run`](Self::run) does.
     ///
     /// # Errors
-    /// The errors of [`run`](Self::run), and [`CopyError::Overlap`].
+    /// The errors of [`run`](Self::run), and [`CopyError::Overlap`] if source and destination
+    /// overlap.
     ///
     /// # Panics
     /// If the progress callback panics.
     ///
     /// # Safety
-    /// `src` is valid for reads and `dst` for writes of `len` bytes. During the call no other
-    /// thread, process or device writes to either, or reads from `dst`.
+    /// `src` is valid for reads of `len` bytes, and `dst` is valid for writes of `len` bytes.
+    /// During the call no other thread, process or device writes to `src` or `dst`, or reads from
+    /// `dst`.
     #[inline(always)]
     #[allow(unsafe_code)]
     pub unsafe fn run_raw(
@@ -182,7 +186,7 @@ impl CopyOptions<'_> {
 }
 
 impl CopyError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

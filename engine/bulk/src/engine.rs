@@ -1,9 +1,10 @@
-//! What clearing and copying share: knowledge of who uses the memory next, and the plan made of it.
+//! Options and plan of a clear or a copy: hints about the next use of the memory, and the routine
+//! for each part of it.
 //!
-//! An [`Operation`] is a builder; [`ClearOptions`](crate::ClearOptions) and
-//! [`CopyOptions`](crate::CopyOptions) are its two kinds, told apart by what their routines are. A
-//! plan is profile × sweep: an order of extents, one routine for the far ones and one for the near
-//! window.
+//! An [`Operation`] is a builder. [`ClearOptions`](crate::ClearOptions) and
+//! [`CopyOptions`](crate::CopyOptions) are its two kinds, with different types of routines. A plan
+//! combines a profile with a sweep: an order of extents, one routine for the far extents and one
+//! routine for the near window.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -20,39 +21,39 @@ use crate::profile::{
 use crate::sweep::{Order, Reach, near_window};
 use hugekit_sys::ErrorKind;
 
-/// Who uses the memory next.
+/// The next use of the memory, as far as the caller knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reuse {
-    /// Not known. If there is a target, as [`Target`](Self::Target). If not, the length decides
-    /// which bytes stream past the cache.
+    /// The next use is not known. With a target, the same as [`Target`](Self::Target). Without a
+    /// target, the length decides if the bytes stream past the cache.
     #[default]
     Unknown,
-    /// The next user needs the bytes around the target, or around offset 0 without a target. They
-    /// stay in the cache. The rest streams past it.
+    /// The next user needs the bytes around the target, or around offset 0 if there is no target.
+    /// These bytes stay in the cache. The rest streams past the cache.
     Target,
-    /// The next user needs all bytes soon. As many as fit this CPU's cache stay there, those around
-    /// the target first.
+    /// The next user needs all bytes soon. As many bytes as fit into this CPU's cache stay there,
+    /// beginning with the bytes around the target.
     All,
     /// No thread uses the bytes soon. All of them stream past the cache.
     None,
 }
 
 impl Reuse {
-    /// Returns whether some of the memory is used soon.
+    /// Returns true if some of the memory is used soon.
     fn is_soon(self) -> bool {
         matches!(self, Self::Target | Self::All)
     }
 }
 
-/// A hint that was refused. Nothing was written.
+/// An error of a hint. The memory is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HintError {
     /// The target is not an offset within the memory.
     #[error("target offset {target} lies outside the {len} bytes of memory")]
     TargetOutside {
-        /// The target asked for, in bytes from the start.
+        /// The requested target, in bytes from the start.
         target: usize,
         /// The length of the memory in bytes.
         len: usize,
@@ -69,12 +70,12 @@ pub enum HintError {
 
 /// The kind of operation: [`ClearFn`] or [`CopyFn`]. No other type can implement it.
 pub trait Method: Sized + Sync + 'static + sealed::Sealed {
-    /// The profile's bands for this method.
+    /// Returns the profile's bands for this method.
     #[doc(hidden)]
     fn choice(profile: &Profile) -> &Choice<Self>;
 
-    /// The routine for a near window that no thread uses the source of, if there is a source and a
-    /// routine that tells it apart.
+    /// Returns the routine for a near window whose source no thread uses, if the method has a
+    /// source and a routine for this case.
     #[doc(hidden)]
     fn source_once() -> Option<&'static Routine<Self>>;
 }
@@ -107,10 +108,10 @@ mod sealed {
     };
 
     pub trait Sealed: Sized + 'static {
-        /// libc's routine.
+        /// Returns libc's routine.
         fn libc() -> &'static Routine<Self>;
 
-        /// Below which lengths it is libc's, whatever the profile.
+        /// Returns the lengths below which the routine is libc's, for every profile.
         fn plain_below() -> &'static PlainBelow;
 
         /// Returns the candidates of this method, if there are several.
@@ -151,7 +152,7 @@ mod sealed {
 #[derive(Debug)]
 #[must_use = "a builder does nothing until run"]
 pub struct Operation<'a, F: 'static> {
-    /// True if anything was asked for but a reuse that keeps nothing in the cache.
+    /// True if the caller set any option other than a reuse that keeps nothing in the cache.
     asks: bool,
     target: Option<usize>,
     reuse: Reuse,
@@ -175,13 +176,13 @@ impl<F: Method> Default for Operation<'_, F> {
 }
 
 impl<'a, F: Method> Operation<'a, F> {
-    /// Makes an operation without options: one thread, and only the length decides the routine.
+    /// Returns the default options: one thread, and only the length chooses the routine.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The target, the reuse and that of the source at once: each step of a builder takes stack, of which a signal handler
-    /// has little.
+    /// Makes an operation with a target, a reuse and a reuse of the source, in one call. Each step
+    /// of a builder needs stack, and a signal handler has little stack.
     #[doc(hidden)]
     pub fn with_hints(target: Option<usize>, reuse: Reuse, source_reuse: Reuse) -> Self {
         Self {
@@ -196,22 +197,22 @@ impl<'a, F: Method> Operation<'a, F> {
         }
     }
 
-    /// Sets the byte that is used next, as an offset from the start of the memory. In a page-fault
-    /// handler this is the offset of the faulting address, not of its page. By default none.
+    /// Sets the byte that is used next, as an offset from the start of the memory. By default no
+    /// byte. In a page-fault handler, pass the offset of the faulting address, not of its page.
     pub fn target(mut self, offset: usize) -> Self {
         self.asks = true;
         self.target = Some(offset);
         self
     }
 
-    /// Sets who uses the written memory next. By default [`Reuse::Unknown`].
+    /// Sets the next use of the written memory. By default [`Reuse::Unknown`].
     pub fn reuse(mut self, reuse: Reuse) -> Self {
         self.asks |= reuse.is_soon();
         self.reuse = reuse;
         self
     }
 
-    /// Who uses the source of a copy next.
+    /// Sets the next use of the source of a copy.
     pub(crate) fn reuse_of_source(mut self, reuse: Reuse) -> Self {
         self.asks |= reuse.is_soon();
         self.source_reuse = reuse;
@@ -219,15 +220,15 @@ impl<'a, F: Method> Operation<'a, F> {
     }
 
     /// Sets the routine for all bytes, near and far. By default the profile and the process's
-    /// timings choose.
+    /// timings choose the routine.
     pub fn routine(mut self, routine: &'static Routine<F>) -> Self {
         self.asks = true;
         self.routine = Some(routine);
         self
     }
 
-    /// Sets the length of the near window in bytes, rounded up to whole 4 KiB. By default the
-    /// profile's.
+    /// Sets the length of the near window in bytes, rounded up to a multiple of 4 KiB. By default
+    /// the length in the profile.
     pub fn near_bytes(mut self, bytes: usize) -> Self {
         self.near_bytes = Some(bytes);
         self
@@ -247,43 +248,45 @@ impl<'a, F: Method> Operation<'a, F> {
         self
     }
 
-    /// Sets a callback that is called after each chunk, with the number of bytes done. The near
-    /// window is done last; its bytes count with the chunks around it. By default none.
+    /// Sets a callback that is called after each chunk, with the number of bytes done. By default
+    /// none. The near window is processed last, but its bytes count with the chunks around the
+    /// window.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.asks = true;
         self.sharing.progress = Some(progress);
         self
     }
 
-    /// Sets the flag that stops the operation. It stops between chunks, never within one. By
-    /// default none.
+    /// Sets the flag that stops the operation. The operation stops between chunks, never within a
+    /// chunk. By default none.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.asks = true;
         self.sharing.cancel = Some(cancel);
         self
     }
 
-    /// If true, threads other than the calling thread run only on CPUs that no other thread wants
-    /// (`SCHED_IDLE`). By default false.
+    /// Sets the priority of the threads other than the calling thread. If `low` is true, they run
+    /// only on CPUs that no other thread needs (`SCHED_IDLE`). By default false.
     pub fn low_priority(mut self, low: bool) -> Self {
         self.sharing.low_priority = low;
         self
     }
 
-    /// The routine that would do `len` bytes now, near window apart: as the caller asked, or else by a profile or by
-    /// what was learned so far.
+    /// Returns the routine that would process `len` bytes now, except the near window. The caller,
+    /// a profile or the process's timings chose this routine.
     #[must_use]
     #[doc(hidden)]
     pub fn chosen_for(&self, len: usize) -> Used {
         self.plan(len, self.profile_in_force()).far.used(len)
     }
 
-    /// Runs `process` for all of `len` bytes: in order on the calling thread, or shared among as many
-    /// threads as were asked for. `start` is where the bytes that are written lie in memory. Every
-    /// routine passed to `process` is available on this CPU. Streamed bytes are published before the call returns.
+    /// Runs `process` for all of the `len` bytes: in order on the calling thread, or on the
+    /// requested number of threads. `start` is the address of the written bytes. Every routine
+    /// passed to `process` is available on this CPU. Streamed bytes are published before the call
+    /// returns.
     ///
-    /// Always inlined, as its callers are: a report that goes through memory behind a fence costs a
-    /// streamed base page 30 ns of 340.
+    /// Always inlined, because a report that goes through memory behind a fence costs 30 ns of the
+    /// 340 ns of a streamed base page.
     #[inline(always)]
     pub(crate) fn share<E: From<HintError> + From<JobError<Infallible>>>(
         &self,
@@ -311,15 +314,16 @@ impl<'a, F: Method> Operation<'a, F> {
         Ok(Report { used: Some(plan.far.used(len)), ..Report::alone(len) })
     }
 
-    /// Returns whether it is short, and nothing was asked for that could make it another routine's than libc's: looked
-    /// at before anything else.
+    /// Returns true if the operation is short and the caller set no option that could choose
+    /// another routine than libc's. This is the first check of each operation.
     #[inline(always)]
     fn is_plain(&self, len: usize) -> bool {
         !self.asks && len < F::plain_below().cold()
     }
 
-    /// Threads share the far extents in chunks and in no order; the near window is the calling
-    /// thread's and comes last, so that it stays in this CPU's cache.
+    /// Runs the operation on several threads. The threads share the far extents in chunks, in no
+    /// order. The calling thread processes the near window last, so the window stays in this CPU's
+    /// cache.
     #[inline(never)]
     fn share_far_then_near<E: From<JobError<Infallible>>>(
         &self,
@@ -350,8 +354,8 @@ impl<'a, F: Method> Operation<'a, F> {
         self.profile.unwrap_or_else(|| Profile::current())
     }
 
-    /// Sees to it that the target lies within, and that a routine asked for is available; a profile
-    /// names only such.
+    /// Checks that the target lies within the memory and that the requested routine is available. A
+    /// profile names only available routines.
     fn check(&self, len: usize) -> Result<(), HintError> {
         if let Some(target) = self.target.filter(|&target| target >= len) {
             return Err(HintError::TargetOutside { target, len });
@@ -409,12 +413,13 @@ pub(crate) enum Far<'p, F: 'static> {
     Asked(&'static Routine<F>),
     /// A profile, by length.
     Profile(&'p Choice<F>, CacheState),
-    /// Measurements of this process, and the built-in profile where there are none.
+    /// Measurements of this process, or the built-in profile for lengths without measurements.
     Learned(Learner<F>),
 }
 
 impl<'p, F: Method> Far<'p, F> {
-    /// By the current profile, and by timings if that is the built-in one.
+    /// Returns the source of the routine: the process's timings if the built-in profile is current,
+    /// otherwise the current profile.
     #[inline]
     pub(crate) fn by(profile: &'p Profile, state: CacheState) -> Self {
         match learning::knowledge().and_then(F::candidates) {
@@ -423,7 +428,7 @@ impl<'p, F: Method> Far<'p, F> {
         }
     }
 
-    /// Does a piece.
+    /// Processes a piece.
     #[inline]
     pub(crate) fn run(
         &self,
@@ -463,8 +468,8 @@ struct NearWindow<F: 'static> {
     routine: &'static Routine<F>,
 }
 
-/// The routine for an extent of `len` bytes that are copied piece by piece, by profile or learning.
-/// Async-signal-safe.
+/// Returns the routine for an extent of `len` bytes that are copied piece by piece, by profile or
+/// learning. Async-signal-safe.
 #[must_use]
 #[doc(hidden)]
 pub fn copy_routine_for(len: usize, reach: Reach) -> &'static CopyRoutine {
@@ -476,7 +481,8 @@ pub fn copy_routine_for(len: usize, reach: Reach) -> &'static CopyRoutine {
 }
 
 impl<F: Method> NearWindow<F> {
-    /// Extent by extent, in order. Out of line, so that an operation in one go inlines into its caller.
+    /// Processes extent by extent, in order. Out of line, so that an operation on one extent
+    /// inlines into its caller.
     #[inline(never)]
     fn sweep(
         &self,
@@ -508,7 +514,7 @@ fn outside(bytes: Range<usize>, window: &Range<usize>) -> [Range<usize>; 2] {
 }
 
 impl HintError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -526,7 +532,7 @@ mod tests {
     use crate::sweep::{GIGANTIC_OVER_BYTES, SUBPAGE_BYTES};
     use crate::{ClearError, ClearOptions};
 
-    /// Pieces in the order in which they were processed.
+    /// Returns pieces in the order in which they were processed.
     fn processed(clear: &ClearOptions<'_>, len: usize) -> Vec<Range<usize>> {
         let (memory, pieces) = (vec![0_u8; len], Mutex::new(Vec::new()));
         let note = |_: &'static Routine<ClearFn>, piece: Range<usize>| {

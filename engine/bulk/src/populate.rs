@@ -1,9 +1,9 @@
-//! Populating memory: its pages faulted in ahead of time, writable, on several threads.
+//! Populating memory: pages are faulted in ahead of time, writable, on several threads.
 //!
-//! The kernel clears a page when it faults it in, on the thread that faults. Populating a mapping
-//! in one call is therefore as slow as one thread clears, and a program that touches it page by
-//! page pays the faults on top. `MADV_POPULATE_WRITE` (Linux 5.14) does both for a whole chunk
-//! without leaving the kernel, and several threads can do it at once.
+//! The kernel clears a page when a thread faults the page in, on that thread. So populating a
+//! mapping in one call is as slow as one thread clears, and a program that touches page by page
+//! also pays for each fault. `MADV_POPULATE_WRITE` (Linux 5.14) faults in and clears a whole chunk
+//! in one system call, and several threads can call it at once.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -20,8 +20,8 @@ use hugekit_sys::ErrorKind;
 use hugekit_sys::mapping::collapse;
 use hugekit_sys::{mapped_page, memory};
 
-/// An error of a chunk that could not be populated. Chunks that were populated before stay
-/// populated.
+/// An error of a chunk that could not be populated. Chunks that were populated before the error
+/// stay populated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PopulateError {
@@ -31,20 +31,21 @@ pub enum PopulateError {
     /// Part of the range is not mapped.
     #[error("part of the memory is not mapped")]
     NotMapped,
-    /// Part of the range may not be written: it is read-only, has no access, or belongs to a
+    /// Part of the range may not be written: it is read-only, permits no access, or belongs to a
     /// device.
     #[error("part of the memory may not be written")]
     NotWritable,
-    /// An access would end in SIGBUS: it lies beyond the end of a file, or no huge page is left.
+    /// An access would end in SIGBUS, because the memory lies beyond the end of a file, or because
+    /// no huge page is left.
     #[error("part of the memory has nothing behind it: a file's end, or no huge page left")]
     NothingBehind,
     /// The kernel has no memory left.
     #[error("out of memory")]
     OutOfMemory,
-    /// The hardware of a page is broken.
+    /// The hardware of a page is defective.
     #[error("a page of the memory is broken hardware")]
     Poisoned,
-    /// The kernel refused something else.
+    /// The kernel refused the call for another reason.
     #[error("cannot populate memory: {0}")]
     Kernel(std::io::ErrorKind),
 }
@@ -68,7 +69,7 @@ pub struct PopulateOptions<'a> {
 }
 
 impl<'a> PopulateOptions<'a> {
-    /// Makes options without changes: the calling thread populates everything in one call.
+    /// Returns the default options: the calling thread populates everything in one call.
     pub fn new() -> Self {
         Self::default()
     }
@@ -99,15 +100,16 @@ impl<'a> PopulateOptions<'a> {
         self
     }
 
-    /// The page size of the memory, if the caller knows it. Otherwise Linux 6.11 tells it; older kernels do not, and
-    /// threads may then wait for each other within one page of hugetlbfs.
+    /// Sets the page size of the memory, if the caller knows the size. By default the library asks
+    /// the kernel, which answers since Linux 6.11. On older kernels, threads may wait for each
+    /// other within one page of hugetlbfs.
     #[doc(hidden)]
     pub fn page_size(mut self, bytes: usize) -> Self {
         self.page_size = Some(bytes);
         self
     }
 
-    /// A job of `len` bytes with these options.
+    /// Returns a job of `len` bytes with these options.
     #[doc(hidden)]
     pub fn job(&self, len: usize) -> Job<'a> {
         let WorkSharing { threads, progress, cancel, low_priority } = self.sharing;
@@ -116,18 +118,19 @@ impl<'a> PopulateOptions<'a> {
         cancel.into_iter().fold(job, Job::cancel)
     }
 
-    /// If true, threads other than the calling thread run only on CPUs that no other thread wants
-    /// (`SCHED_IDLE`). By default false.
+    /// Sets the priority of the threads other than the calling thread. If `low` is true, they run
+    /// only on CPUs that no other thread needs (`SCHED_IDLE`). By default false.
     pub fn low_priority(mut self, low: bool) -> Self {
         self.sharing.low_priority = low;
         self
     }
 
-    /// Populates every page that contains a byte of `memory`. No byte changes.
+    /// Populates every page that contains a byte of `memory`. The content of the memory does not
+    /// change.
     ///
     /// # Errors
     /// [`JobError::Chunk`] with a [`PopulateError`] if a page cannot be populated, and the other
-    /// errors of a job. Pages populated before stay populated.
+    /// errors of a job. Pages that were populated before the error stay populated.
     ///
     /// # Panics
     /// If the progress callback panics.
@@ -136,7 +139,7 @@ impl<'a> PopulateOptions<'a> {
     }
 
     /// Populates every page of a range of addresses, as [`run`](Self::run) does. Memory that is not
-    /// mapped, or not writable, is an error.
+    /// mapped or not writable is an error.
     ///
     /// # Errors
     /// The errors of [`run`](Self::run).
@@ -158,7 +161,8 @@ impl<'a> PopulateOptions<'a> {
         })
     }
 
-    /// A page that two threads fault in is cleared by one of them, and the other waits: no page is in two chunks.
+    /// If two threads fault in the same page, one thread clears the page and the other waits. So
+    /// chunks consist of whole pages.
     fn page_size_at(&self, start: *mut u8, len: usize, profile: &Profile) -> usize {
         let ask = || {
             let is_shared = len > profile.min_chunk && !self.sharing.is_alone(len, profile);
@@ -169,11 +173,12 @@ impl<'a> PopulateOptions<'a> {
 }
 
 impl PopulateOptions<'_> {
-    /// Like [`run`](Self::run), on transparent huge pages as far as the kernel makes them: `start` and `len` are
-    /// multiples of `folio`. Returns bytes that are on such.
+    /// Like [`run`](Self::run), on transparent huge pages as far as the kernel makes such pages.
+    /// `start` and `len` must be multiples of `folio`. Returns the number of bytes that are on
+    /// transparent huge pages.
     ///
     /// # Errors
-    /// [`JobError`]: a chunk failed, or the job was cancelled.
+    /// [`JobError`] if a chunk failed, or if the job was cancelled.
     ///
     /// # Safety
     /// The conditions of [`populate_folio`], for each folio.
@@ -200,12 +205,13 @@ impl PopulateOptions<'_> {
     }
 }
 
-/// Populates one folio of shared memory: the touch of one of its base pages allocates a huge page where the setting
-/// allows, and a collapse makes one where it does not or where none was free. Whether it is huge; else it is there as
-/// base pages.
+/// Populates one folio of shared memory. The touch of one base page allocates a huge page if the
+/// kernel's setting permits huge pages. If it does not, or if none was free, a collapse makes a
+/// huge page. Returns true if the folio is on a huge page; otherwise the folio is populated by base
+/// pages.
 ///
 /// # Errors
-/// [`PopulateError`]: the kernel refused the touch.
+/// [`PopulateError`] if the kernel refused the touch.
 ///
 /// # Safety
 /// The conditions of [`collapse`]: no first access to the folio waits for a thread.
@@ -223,11 +229,10 @@ pub unsafe fn populate_folio(
     Ok(is_huge)
 }
 
-/// Populates the pages that the bytes lie on: the chunks within a range end at pages, its own start
-/// and end may not.
+/// Populates the pages that contain the addresses. `addresses` need not begin or end at a page.
 ///
 /// # Errors
-/// [`PopulateError`]: the kernel refused.
+/// [`PopulateError`] if the kernel refused the call.
 pub fn populate_pages(addresses: Range<usize>) -> Result<(), PopulateError> {
     if addresses.is_empty() {
         return Ok(()); // No byte lies on any page, and the address may be one that was never mapped.
@@ -246,7 +251,7 @@ fn addresses_of(start: *mut u8, len: usize) -> Range<usize> {
 }
 
 impl JobError<PopulateError> {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind_with(PopulateError::kind)
@@ -254,7 +259,8 @@ impl JobError<PopulateError> {
 }
 
 impl PopulateError {
-    /// The kernel answers several causes alike. Asking it again about these pages tells them apart.
+    /// Converts an error of the kernel. The kernel returns the same number for several causes, so
+    /// the function asks the kernel about these pages to distinguish the causes.
     #[doc(hidden)]
     #[must_use]
     pub fn from_errno(errno: Errno, pages: &Range<usize>) -> Self {
@@ -270,7 +276,7 @@ impl PopulateError {
         }
     }
 
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

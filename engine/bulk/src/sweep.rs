@@ -1,14 +1,14 @@
 //! The order in which the extents of a folio are processed.
 //!
-//! A thread faulted, or will read, at one byte of the folio: the *target*. Whatever is processed
-//! last is most likely still in the cache when the target is used, and what lies far from it need
-//! not be in the cache at all. A [`Sweep`] therefore yields [`SweepExtent`]s in order, each
-//! marked [`Near`](Reach::Near) (stays cached) or [`Far`](Reach::Far) (may stream).
+//! A thread faulted at one byte of the folio, or will read it: the *target*. The bytes that are
+//! processed last are most likely still in the cache when the target is used. Bytes far from the
+//! target need not be in the cache. So a [`Sweep`] yields [`SweepExtent`]s in order, each marked
+//! [`Near`](Reach::Near) (stays cached) or [`Far`](Reach::Far) (may stream).
 //!
-//! There is one near window: `near_bytes`, counted in whole subpages, around the target's subpage
-//! and clipped, not shifted, at both ends of the folio. The target's own subpage always belongs to
-//! it. An even number of subpages puts the odd one on the right. The published radius of two pages
-//! is `near_bytes` = 5 subpages.
+//! There is one near window around the target's subpage. It has `near_bytes`, counted in whole
+//! subpages. It is clipped, not shifted, at both ends of the folio, and always contains the
+//! target's subpage. If the number of subpages is even, the right side has one more. The published
+//! radius of two pages is `near_bytes` = 5 subpages.
 //!
 //! | order | source | extents |
 //! | --- | --- | --- |
@@ -16,30 +16,31 @@
 //! | [`Converging`](Order::Converging) | target subpage last, 2018 | single subpages, the farthest from the target first |
 //! | [`Sectioned`](Order::Sectioned) | clearing in extents, 2023 | left far, right far, then the window |
 //!
-//! Empty extents are skipped. A sweep never splits far extents, because an instruction that
-//! knows the real length of what it clears is the point of the 2023 work. Callers with threads,
-//! progress or learning do split them. Nothing here allocates.
+//! Empty extents are skipped. A sweep never splits far extents, because the idea of the work of
+//! 2023 is an instruction that knows the real length. Callers with threads, progress or learning do
+//! split far extents. A sweep allocates nothing.
 
 use std::ops::Range;
 
-/// Bytes of the pieces a folio is made of: the base page of x86-64, and of most other machines.
+/// Bytes of a subpage, the unit of an order: the base page of x86-64 and of most other machines.
 pub const SUBPAGE_BYTES: usize = 4096;
 
-/// Folios longer than this are gigantic: above the page allocator's largest order (4 MiB, 1,024
-/// base pages), where no neighbourhood fits a cache meaningfully and order buys nothing.
+/// Bytes above which a folio is gigantic: the largest order of the page allocator (4 MiB, 1,024
+/// base pages). In longer folios no cache holds a useful neighbourhood of the target, so the order
+/// gains nothing.
 pub const GIGANTIC_OVER_BYTES: usize = 4 << 20;
 
 /// The distance of an extent to the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reach {
-    /// Outside the near window: no thread reads it soon, so it may stream past the cache.
+    /// Outside the near window: no thread reads the extent soon, so it may stream past the cache.
     Far,
-    /// In the near window: to be left in the cache.
+    /// In the near window: the extent should stay in the cache.
     Near,
 }
 
-/// A contiguous piece of a folio, processed in one go.
+/// A contiguous piece of a folio that one call processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepExtent {
     /// Offsets in bytes from the start of the folio; never empty.
@@ -52,20 +53,20 @@ pub struct SweepExtent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Order {
-    /// Ascending; the window is an extent of its own.
+    /// Ascending. The window is an extent of its own.
     Sequential,
-    /// Single subpages, farthest from the target first, the target's last.
+    /// Single subpages, the farthest from the target first, the target's subpage last.
     Converging,
-    /// Left of the window, right of it, the window last; each ascending.
+    /// Left of the window, right of the window, then the window. Each part ascends.
     Sectioned,
 }
 
 impl Order {
-    /// Every order, for those who enumerate.
+    /// All orders.
     pub const ALL: &'static [Self] = &[Self::Sequential, Self::Converging, Self::Sectioned];
 
-    /// The order for a folio of `len` bytes: sectioned around a target that is known, sequential
-    /// for gigantic folios and where no target is known.
+    /// Returns the order for a folio of `len` bytes: sectioned if there is a target, sequential for
+    /// gigantic folios and for folios without a target.
     #[must_use]
     pub const fn for_folio(len: usize, target: Option<usize>) -> Self {
         match target {
@@ -74,10 +75,11 @@ impl Order {
         }
     }
 
-    /// The extents of a folio of `len` bytes in this order. `target` is an offset in bytes; without
-    /// one there is no near window, and the other two orders are taken around offset 0.
+    /// Returns the extents of a folio of `len` bytes in this order. `target` is an offset in bytes.
+    /// Without a target there is no near window, and the orders other than sequential begin from
+    /// offset 0.
     ///
-    /// `len` need not be a multiple of the subpage: the last subpage is then a short one.
+    /// `len` need not be a multiple of the subpage: the last subpage is then shorter.
     ///
     /// # Panics
     /// If `target` is not below `len`.
@@ -116,13 +118,15 @@ pub mod last_target {
         LAST.store(target.unwrap_or(usize::MAX), Ordering::SeqCst);
     }
 
-    /// Takes it. `None` if there was no folio since, or it had no target.
+    /// Removes and returns the target. `None` if no folio was processed since the last call, or if
+    /// the folio had no target.
     pub fn take() -> Option<usize> {
         Some(LAST.swap(usize::MAX, Ordering::SeqCst)).filter(|&target| target != usize::MAX)
     }
 }
 
-/// The near window around `target` in a folio of `len` bytes: at least the target's subpage.
+/// Returns the near window around `target` in a folio of `len` bytes: at least the target's
+/// subpage.
 ///
 /// # Panics
 /// If `target` is not below `len`.
@@ -158,7 +162,7 @@ impl Iterator for Sweep {
     }
 }
 
-/// Up to three extents, the empty ones skipped.
+/// Up to three extents. Empty extents are skipped.
 #[derive(Clone, Debug)]
 struct Sections {
     parts: [(Range<usize>, Reach); 3],
@@ -181,16 +185,16 @@ impl Sections {
     }
 }
 
-/// The order of 2018. For `N` subpages and target `n`: first the longer side's surplus, walking
-/// towards the target; then what remains, which is symmetric around the target, alternating left
-/// end and right end inwards. The last pair is `n - 1, n`.
+/// The order of 2018, for `N` subpages and target `n`. First the surplus of the longer side,
+/// towards the target. Then the rest, which is symmetric around the target: left end and right end
+/// in turn, inwards. The last pair is `n - 1, n`.
 #[derive(Clone, Debug)]
 struct Converging {
     len: usize,
     window: Range<usize>,
     /// Subpages not yet processed.
     pages: Range<usize>,
-    /// Subpages that remain once the surplus is gone.
+    /// Subpages that remain after the surplus.
     symmetric: Range<usize>,
     left_is_next: bool,
 }

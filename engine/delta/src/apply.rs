@@ -1,4 +1,4 @@
-//! States brought forward by deltas.
+//! Application of deltas to a state.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -10,24 +10,24 @@ use crate::target::Target;
 /// The content of a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// Its header.
+    /// The header of the delta.
     pub header: Header,
-    /// The state that it leads to.
+    /// The state at which the delta ends.
     pub state: StateId,
-    /// The number of changes.
+    /// The number of changes in the delta.
     pub changes: u64,
-    /// Bytes that it puts in their places.
+    /// Bytes that the delta replaces.
     pub bytes: u64,
-    /// Bytes that it makes zero.
+    /// Bytes that the delta makes zero.
     pub zeroes: u64,
-    /// Bytes of the delta itself.
+    /// The length of the delta itself in bytes.
     pub size: u64,
 }
 
-/// Reads a delta to its end, and checks all of it.
+/// Reads a delta to its end, checks all of it, and returns its content.
 ///
 /// # Errors
-/// It is none, or damaged, with the place.
+/// [`DeltaError`], with the offset, if the bytes are not a delta or are damaged.
 pub fn inspect(delta: impl Read) -> Result<Contents, DeltaError> {
     let mut reader = Reader::new(delta)?;
     let header = reader.header();
@@ -44,12 +44,14 @@ pub fn inspect(delta: impl Read) -> Result<Contents, DeltaError> {
     Ok(Contents { header, state, changes, bytes, zeroes, size })
 }
 
-/// Brings a state forward: `current` is the one that is there, if it is known. All of the delta is checked before the
-/// first byte is changed, so it is read twice. Returns the state that is there then.
+/// Applies a delta to a state. `current` is the state of `target`, if it is known. The delta is
+/// read twice, because all of it is checked before the first byte of `target` changes. Returns the
+/// new state of `target`.
 ///
 /// # Errors
-/// The delta is damaged, or of another base or length: nothing was changed. Or it was changed between the two
-/// readings, or the target has refused: it holds neither state.
+/// - If the delta is damaged, or has another base or length, `target` is unchanged.
+/// - If the delta was changed between the two readings, or if `target` returned an error, `target`
+///   contains neither state.
 pub fn apply(
     target: &mut (impl Target + ?Sized),
     current: Option<StateId>,

@@ -1,13 +1,13 @@
-//! A stream of bytes, cut where blocks of the state end.
+//! A stream of bytes, split where blocks of the state end.
 
 use crate::error::DeltaError;
 
-/// The unit of changes: all of it is written if any byte has changed.
+/// The unit of changes in bytes: if one byte of a block changed, the whole block is written.
 pub const BLOCK: usize = 4096;
 
 static ZEROES: [u8; BLOCK] = [0; BLOCK];
 
-/// Returns whether the bytes, at most a block, are zero.
+/// Returns true if the bytes, at most a block, are zero.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     *bytes == ZEROES[..bytes.len()]
 }
@@ -21,7 +21,7 @@ pub(crate) fn block_at(offset: u64) -> usize {
     (offset / BLOCK as u64) as usize
 }
 
-/// The blocks of a state of `length` bytes that lie in these as a whole.
+/// Returns the blocks of a state of `length` bytes that lie in these as a whole.
 pub(crate) fn whole_blocks(offset: u64, len: u64, length: u64) -> std::ops::Range<usize> {
     let end = offset + len;
     let end = if end == length { blocks_of(end) } else { block_at(end) };
@@ -35,19 +35,19 @@ pub(crate) type Each<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), DeltaErro
 /// The part of a stream that was not given on yet.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
-    /// The beginning of a block.
+    /// The begun block.
     partial: Vec<u8>,
-    /// Its offset.
+    /// The offset of the begun block.
     at: u64,
 }
 
 impl Blocks {
-    /// A stream that begins there.
+    /// Returns a stream that begins there.
     pub(crate) fn from(offset: u64) -> Self {
         Self { partial: Vec::new(), at: offset }
     }
 
-    /// The offset of the next byte.
+    /// Returns the offset of the next byte.
     pub(crate) fn given(&self) -> u64 {
         self.at + self.partial.len() as u64
     }

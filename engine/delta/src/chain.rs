@@ -1,4 +1,5 @@
-//! Deltas of states that are given whole, or as what may have changed: blocks that have are found.
+//! Chains of deltas. The caller passes a whole state, or the bytes that may have changed, and the
+//! chain finds the changed blocks.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, Write};
@@ -10,18 +11,19 @@ use crate::last_state::{LastState, Output};
 use crate::reader::Reader;
 use crate::writer::Writer;
 
-/// Bytes that are read together where a chain is resumed, and compared together.
+/// Bytes that are read together when a chain is resumed, and that are compared together.
 const TOGETHER: usize = 1 << 20;
 
 /// Zeroes that are compared together.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// The states of some memory, saved one after the other.
+/// A chain of deltas: the states of some memory, saved one after the other.
 ///
-/// Changes are found by a tag of each block of 4 KiB: 128 bits of a message authentication code (AEGIS-256X2) under a
-/// random key that the chain never shows, so that a client who chooses bytes cannot hide a change. The chain uses 24 bytes
-/// of memory for each block. Its files stay open, 64 at most. Blocks of a file that was removed, cut off or written to
-/// after its state was saved are written again when they are given.
+/// The chain finds changes by a tag of each block of 4 KiB: 128 bits of a message authentication
+/// code (AEGIS-256X2) under a random key that never leaves the chain. So a client who chooses bytes
+/// cannot hide a change. The chain uses 24 bytes of memory for each block. Its files stay open, at
+/// most 64. If a file was removed, truncated or written to after its state was saved, the blocks in
+/// this file are written again when they are passed.
 #[derive(Debug)]
 pub struct Chain {
     length: u64,
@@ -32,29 +34,29 @@ pub struct Chain {
 /// A saved state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// The state.
+    /// The ID of the state.
     pub state: StateId,
-    /// True if all of it was written, rather than what has changed.
+    /// True if the delta contains the whole state, false if it contains only changes.
     pub is_full: bool,
-    /// Bytes in blocks that were written, or are zero now.
+    /// Bytes in blocks that were written, or that became zero.
     pub changed: u64,
-    /// Bytes of the delta.
+    /// The length of the delta in bytes.
     pub written: u64,
 }
 
 impl Chain {
-    /// A chain of states of `length` bytes. The first one is saved in full.
+    /// Makes a chain of states of `length` bytes. The first state is saved in full.
     #[must_use]
     pub fn new(length: u64) -> Self {
         Self { length, state: None, last: LastState::new(length) }
     }
 
-    /// Goes on where a chain has ended, in another process perhaps. `deltas` are its files from a full one on, each open
-    /// for reading, where its delta begins.
+    /// Resumes a chain that an earlier process may have made. `deltas` are the files of the chain,
+    /// beginning with a full delta. Each file is open for reading, at the start of its delta.
     ///
     /// # Errors
-    /// A delta is damaged, or does not begin with the state that the one before it leads to; there are no deltas; or
-    /// the memory for 24 bytes a block is missing.
+    /// [`DeltaError`] if `deltas` is empty, if a delta is damaged, if a delta does not begin with
+    /// the state at which the previous delta ends, or if there is no memory for 24 bytes per block.
     pub fn resume(deltas: impl IntoIterator<Item = File>) -> Result<Self, DeltaError> {
         let mut chain = None;
         for delta in deltas {
@@ -63,11 +65,11 @@ impl Chain {
         chain.ok_or(DeltaError::Nothing)
     }
 
-    /// Like [`resume`](Self::resume), of a chain whose first state is a raw file: the bytes of that state, which the
-    /// file does not name. Holes of the file are zeroes.
+    /// Like [`resume`](Self::resume), for a chain whose first state is a raw file. `state` names
+    /// this state, because the file does not contain a name. Holes of the file are zeroes.
     ///
     /// # Errors
-    /// The errors of [`resume`](Self::resume); or the raw file cannot be read.
+    /// The errors of [`resume`](Self::resume), and an error if the raw file cannot be read.
     pub fn resume_raw(
         raw: &File,
         state: StateId,
@@ -95,10 +97,11 @@ impl Chain {
         Ok(chain)
     }
 
-    /// Goes on where a chain has ended that was saved to a stream. `bytes` are those of `state`, from the first to the last.
+    /// Resumes a chain that was saved to a stream. `bytes` are all bytes of `state` in order.
     ///
     /// # Errors
-    /// They cannot be read, or there are fewer or more; or the kernel gives no random bytes.
+    /// [`DeltaError`] if `bytes` cannot be read, if their number is not `length`, or if the kernel
+    /// provides no random bytes.
     pub fn resume_stream(
         length: u64,
         state: StateId,
@@ -133,19 +136,21 @@ impl Chain {
         Ok(chain)
     }
 
-    /// Begins to save a state to a file, from its position on: what it returns takes all of its bytes in order, and is to
-    /// be [finished](Saving::finish). Otherwise it was not saved, and the next delta begins where this one would have.
+    /// Begins to save a state to a file, at the file's position. Write all bytes of the state to
+    /// the returned value in order, and then [finish](Saving::finish) it. Without `finish` the
+    /// state is not saved, and the next delta begins at the previous state.
     ///
     /// # Errors
-    /// The file has refused, the memory for 24 bytes a block is missing, or the kernel gives no random bytes.
+    /// [`DeltaError`] if the file returns an error, if there is no memory for 24 bytes per block,
+    /// or if the kernel provides no random bytes.
     pub fn save<'a>(&'a mut self, to: &'a File) -> Result<Saving<'a, &'a File>, DeltaError> {
         let changes = self.start_file(to)?;
         Ok(Saving { chain: self, blocks: Blocks::default(), changes, has_failed: false })
     }
 
-    /// Like [`save`](Self::save), of a state of which it is known what may have changed: what it returns takes those
-    /// bytes, with their offsets, ascending. All others are as they were in the last state; of the first one, all bytes
-    /// are to be given.
+    /// Like [`save`](Self::save), if the caller knows the bytes that may have changed. Pass these
+    /// bytes to the returned value, with their offsets, ascending. All other bytes are as in the
+    /// last state. For the first state, pass all bytes.
     ///
     /// # Errors
     /// The errors of [`save`](Self::save).
@@ -157,7 +162,8 @@ impl Chain {
         Ok(SavingChanges::new(self, changes))
     }
 
-    /// Like [`save`](Self::save), to a socket or memory. The chain takes for granted that the receiver keeps all deltas.
+    /// Like [`save`](Self::save), to a socket or to memory. The chain assumes that the receiver
+    /// keeps all deltas.
     ///
     /// # Errors
     /// The errors of [`save`](Self::save).
@@ -189,41 +195,44 @@ impl Chain {
         ChangeWriter::new(self, to, Output::Stream)
     }
 
-    /// Bytes of each state.
+    /// Returns the number of bytes of each state.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// The state that was saved last.
+    /// Returns the state that was saved last.
     #[must_use]
     pub fn state(&self) -> Option<StateId> {
         self.state
     }
 
-    /// The next state is saved in full.
+    /// Makes the chain save the next state in full.
     pub fn begin_anew(&mut self) {
         self.state = None;
         self.last.begin_anew();
     }
 }
 
-/// Takes the bytes of a state, in order. What it has found changed is written at once.
+/// A state that is being saved. Its writer takes the bytes of the state in order, and writes
+/// changed blocks at once.
 #[derive(Debug)]
 #[must_use = "a state that is not finished was not saved"]
 pub struct Saving<'a, W: Write> {
     chain: &'a mut Chain,
     blocks: Blocks,
     changes: ChangeWriter<W>,
-    /// The written bytes cannot be continued.
+    /// True if a write has failed, so the delta cannot be continued.
     has_failed: bool,
 }
 
 impl<W: Write> Saving<'_, W> {
-    /// All bytes were given: the state is saved, once what it was written to is on its disk.
+    /// Ends the state after all of its bytes were written. The state is durable when the file or
+    /// stream is on its disk.
     ///
     /// # Errors
-    /// Too few or too many bytes were given, or the file has refused; the chain is where it was.
+    /// [`DeltaError`] if too few or too many bytes were written, or if the file returns an error.
+    /// The chain stays at the previous state.
     pub fn finish(self) -> Result<Saved, DeltaError> {
         let Self { chain, blocks, mut changes, has_failed } = self;
         let (given, length) = (blocks.given(), chain.length);
@@ -257,7 +266,8 @@ impl<W: Write> Write for Saving<'_, W> {
     }
 }
 
-/// Takes bytes that may have changed, with their offsets. Of them, those blocks are written that have changed.
+/// A state that is being saved from the bytes that may have changed, with their offsets. Of these
+/// bytes, the changed blocks are written.
 #[derive(Debug)]
 #[must_use = "a state that is not finished was not saved"]
 pub struct SavingChanges<'a, W: Write> {
@@ -265,7 +275,7 @@ pub struct SavingChanges<'a, W: Write> {
     blocks: Blocks,
     changes: ChangeWriter<W>,
     given: u64,
-    /// The written bytes cannot be continued.
+    /// True if a write has failed, so the delta cannot be continued.
     has_failed: bool,
 }
 
@@ -274,11 +284,11 @@ impl<'a, W: Write> SavingChanges<'a, W> {
         Self { chain, blocks: Blocks::default(), changes, given: 0, has_failed: false }
     }
 
-    /// These bytes are at `offset` in the state.
+    /// Sets the bytes at `offset` of the state.
     ///
     /// # Errors
-    /// They lie before what was given already, or beyond the state; or the file has refused. The state cannot be saved
-    /// then.
+    /// An error if the bytes lie before bytes that were passed already, or beyond the state, or if
+    /// the file returns an error. The state cannot be saved then.
     pub fn put(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.put_in_order(offset, bytes).map_err(|error| {
             self.has_failed = true;
@@ -304,10 +314,12 @@ impl<'a, W: Write> SavingChanges<'a, W> {
         blocks.feed(bytes, &mut each)
     }
 
-    /// All bytes that may have changed were given: the state is saved, once what it was written to is on its disk.
+    /// Ends the state after all bytes that may have changed were passed. The state is durable when
+    /// the file or stream is on its disk.
     ///
     /// # Errors
-    /// Not all bytes of a first state were given, some were refused, or the file has refused; the chain is where it was.
+    /// [`DeltaError`] if bytes of a first state are missing, if earlier bytes were refused, or if
+    /// the file returns an error. The chain stays at the previous state.
     pub fn finish(self) -> Result<Saved, DeltaError> {
         let Self { chain, blocks, mut changes, given, has_failed } = self;
         if has_failed || chain.state.is_none() && given != chain.length {
@@ -319,7 +331,8 @@ impl<'a, W: Write> SavingChanges<'a, W> {
 }
 
 impl<W: Write> SavingChanges<'_, W> {
-    /// This many bytes at `offset` are zero in the state. Those that were zero in the last state cost almost nothing.
+    /// Makes `len` bytes at `offset` of the state zero. Bytes that were zero in the last state cost
+    /// almost nothing.
     ///
     /// # Errors
     /// The errors of [`put`](Self::put).
@@ -345,11 +358,11 @@ impl<W: Write> SavingChanges<'_, W> {
 struct ChangeWriter<W: Write> {
     writer: Writer<W>,
     output: Output,
-    /// Blocks that have changed and are not written yet, and where they begin.
+    /// Changed blocks that are not written yet, and their offset.
     run: Vec<u8>,
     begins: u64,
     changed: u64,
-    /// For each of the blocks that were compared together: whether it has changed.
+    /// For each block that was compared together: true if it has changed.
     have_changed: Vec<bool>,
 }
 

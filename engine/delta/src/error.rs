@@ -1,66 +1,68 @@
-//! Why a delta is refused.
+//! Errors of deltas.
 
 use std::io;
 
 use crate::format::StateId;
 
-/// The reason why a delta cannot be written, read or applied. Places are bytes from the delta's beginning.
+/// The reason why a delta cannot be written, read or applied. Offsets are in bytes from the start
+/// of the delta.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeltaError {
-    /// It is something else.
+    /// The bytes are not a delta.
     #[error("not a delta: its first bytes are others")]
     NoDelta,
-    /// A newer hugekit has written it.
+    /// A newer version of hugekit has written the delta.
     #[error("the delta has version {found}, this hugekit reads version {known}: update hugekit")]
     Newer {
-        /// Its version.
+        /// The version of the delta.
         found: u32,
-        /// The one that is read.
+        /// The newest version that this library reads.
         known: u32,
     },
-    /// Its bytes are not those that were written.
+    /// The bytes of the delta are not the bytes that were written.
     #[error("the delta is damaged at byte {at}: {what}")]
     Damaged {
-        /// The place of the fault.
+        /// The offset of the fault.
         at: u64,
         /// The fault.
         what: &'static str,
     },
-    /// It ends too early.
+    /// The delta ends too early.
     #[error("the delta is truncated: it ends at byte {at}")]
     Truncated {
-        /// The place of its end.
+        /// The offset of its end.
         at: u64,
     },
-    /// It begins with another state than the one that is there.
+    /// The delta begins with another state than the state of the target.
     #[error(
         "the delta begins with state {expected}, the base is {}",
         .found.map_or("unknown".to_owned(), |found| found.to_string())
     )]
     OtherBase {
-        /// The state that it begins with.
+        /// The state at which the delta begins.
         expected: StateId,
-        /// The state that is there, if it is known.
+        /// The state of the target, if it is known.
         found: Option<StateId>,
     },
-    /// It is of a state of another length.
+    /// The delta has states of another length than the target.
     #[error("the delta is for a state of {delta} bytes, the base has {state}")]
     OtherLength {
         /// Bytes of the delta's states.
         delta: u64,
-        /// Bytes that are there.
+        /// Bytes of the target.
         state: u64,
     },
-    /// The state that was given to be saved is shorter or longer than it was said to be.
+    /// The bytes that were passed to save a state are not as many as the state has.
     #[error("the state has {length} bytes, {given} were given")]
     NotWhole {
-        /// Bytes that were given, or would have been.
+        /// Bytes that were passed, or would have been passed.
         given: u64,
         /// Bytes of the state.
         length: u64,
     },
-    /// Changes were given in another order than that of their offsets, or beyond the state.
+    /// Changes were passed in another order than that of their offsets, or beyond the end of the
+    /// state.
     #[error(
         "a change of {len} bytes at {offset}: it must begin at {next} or later, and end by {length}"
     )]
@@ -69,15 +71,15 @@ pub enum DeltaError {
         offset: u64,
         /// The length of the change.
         len: u64,
-        /// The least offset that it could have.
+        /// The lowest offset that the change may have.
         next: u64,
         /// Bytes of the state.
         length: u64,
     },
-    /// No deltas were given to be merged.
+    /// There are no deltas to merge.
     #[error("no deltas to merge: name at least one")]
     Nothing,
-    /// The file, or whatever it comes from or goes to, has refused.
+    /// Reading or writing the delta or the target failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -1,7 +1,8 @@
-//! The files of a chain that hold blocks of its last state, open for reading.
+//! The files of a chain that contain blocks of its last state, open for reading.
 //!
-//! A file is forgotten, which frees its space if it has no name any more, once it cannot be relied on: it was unlinked, cut
-//! off, written to by others, or is about to be overwritten by the chain itself. No more than [`MOST_FILES`] are open.
+//! A file is closed, which frees its space if it has no name any more, when its content is not
+//! certain: it was unlinked, truncated, or written to by another program, or the chain itself is
+//! about to overwrite it. At most [`MOST_FILES`] files are open.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -30,9 +31,9 @@ pub(crate) struct Files {
 struct Kept {
     file: File,
     stamp: Stamp,
-    /// The end of the last delta in it.
+    /// The end of the last delta in the file.
     end: u64,
-    /// Blocks of the last state that are in it.
+    /// The number of blocks of the last state that the file contains.
     blocks: usize,
 }
 
@@ -72,7 +73,8 @@ impl Files {
         self.kept.retain(|_, kept| kept.stamp.identity != identity || kept.end <= start);
     }
 
-    /// A file with bytes of the last state, up to `end`: its number, or `None` if it cannot be compared with.
+    /// Returns a file with bytes of the last state, up to `end`: its number, or `None` if it cannot
+    /// be compared with.
     pub(crate) fn keep(&mut self, file: &File, end: u64) -> Option<FileNumber> {
         let found = file.metadata().ok().filter(Metadata::is_file)?;
         let stamp = Stamp::of(&found);
@@ -104,7 +106,7 @@ impl Files {
         }
     }
 
-    /// Returns whether the holder of blocks can be relied on.
+    /// Returns true if the holder of blocks can be relied on.
     pub(crate) fn has(&self, holder: Holder) -> bool {
         match holder {
             Holder::Stream => true,
@@ -112,13 +114,13 @@ impl Files {
         }
     }
 
-    /// Returns whether all of these bytes could be read.
+    /// Returns true if all of these bytes could be read.
     pub(crate) fn read(&self, number: FileNumber, at: u64, to: &mut [u8]) -> bool {
         self.kept.get(&number).is_some_and(|kept| kept.file.read_exact_at(to, at).is_ok())
     }
 }
 
-/// The same file for reading. The program's may be open only for writing.
+/// Returns the same file for reading. The program's may be open only for writing.
 fn readable(file: &File) -> Option<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     File::open(path).or_else(|_| file.try_clone()).ok()

@@ -1,4 +1,4 @@
-//! The bytes of a delta: all numbers little endian. `docs/delta.md` has them in words.
+//! The bytes of a delta. All numbers are little-endian. `docs/delta.md` describes the format.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -10,10 +10,11 @@ use twox_hash::XxHash3_64;
 pub(crate) const MAGIC: [u8; 8] = *b"HKDELTA\0";
 pub(crate) const VERSION: u32 = 1;
 
-/// Bytes of one change at most: a reader needs no more memory than that.
+/// The highest length of one change in bytes. A reader needs no more memory than this.
 pub const LONGEST: usize = 2 << 20;
 
-/// A state of a chain: two with the same are the same bytes. Each save gives its state a new one.
+/// The ID of a state of a chain. Two states with the same ID have the same bytes. Each save gives
+/// its state a new ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateId(pub(crate) [u8; 16]);
 
@@ -21,16 +22,16 @@ impl StateId {
     /// The state before a full delta.
     pub(crate) const NONE: Self = Self([0; 16]);
 
-    /// Returns the ID as bytes, to be kept elsewhere.
+    /// Returns the ID as bytes, for storage outside of a delta.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 16] {
         self.0
     }
 
-    /// The state that [`to_bytes`](Self::to_bytes) gave.
+    /// Converts the bytes of [`to_bytes`](Self::to_bytes) back to the ID.
     ///
     /// # Errors
-    /// All of them are zero.
+    /// [`NoStateId`] if all bytes are zero.
     pub fn from_bytes(bytes: [u8; 16]) -> Result<Self, NoStateId> {
         let id = Self(bytes);
         if id == Self::NONE { Err(NoStateId) } else { Ok(id) }
@@ -84,11 +85,11 @@ impl Opening {
 /// The kind of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PieceKind {
-    /// No further one: `offset` is how many there were.
+    /// The end of the changes. `offset` is the number of changes.
     End,
-    /// Bytes follow.
+    /// A change whose bytes follow.
     Bytes,
-    /// This many bytes are zero.
+    /// A change that makes this many bytes zero.
     Zeroes,
 }
 
@@ -144,7 +145,7 @@ impl Sums {
         Self { last: XxHash3_64::oneshot(opening) }
     }
 
-    /// The sum of the next piece.
+    /// Returns the sum of the next piece.
     pub(crate) fn next(&mut self, piece: &[u8], payload: &[u8]) -> u64 {
         let mut sum = XxHash3_64::new();
         sum.write(&self.last.to_le_bytes());
@@ -176,7 +177,7 @@ impl Namer {
     }
 }
 
-/// Bytes that no client can foresee.
+/// Returns the number of bytes that no client can foresee.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)?;

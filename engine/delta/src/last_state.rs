@@ -1,8 +1,9 @@
-//! The state that was saved last: enough of each block to find whether the block has changed since.
+//! The last saved state: enough about each block to find if the block has changed since.
 //!
-//! Of a block that this process has saved, a [tag](crate::tag) is known. Of one that an earlier process has saved, the
-//! place in a file is known, and the bytes are read back and compared once. A file that cannot be relied on any more costs
-//! only size: its blocks are written again when they are given ([`files`](crate::files)).
+//! For a block that this process has saved, the [tag](crate::tag) is known. For a block that an
+//! earlier process has saved, the place in a file is known, and the bytes are read back and
+//! compared once. If the content of a file is not certain any more, only the size of the next delta
+//! grows: the blocks of the file are written again when they are passed ([`files`](crate::files)).
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -18,7 +19,8 @@ use crate::format::StateId;
 use crate::reader::{Change, Reader};
 use crate::tag::{Tag, Tagger};
 
-/// Bytes between two blocks that are read with them, because a call takes longer.
+/// Bytes between two blocks that are read together with the blocks, because a second call would
+/// last longer.
 const NEAR: u64 = 16 << 10;
 
 /// The knowledge about each block of the last saved state, in 24 bytes for each. A chain begins with a state of zeroes.
@@ -27,12 +29,12 @@ pub(crate) struct LastState {
     length: u64,
     /// `None` until a state is saved.
     tagger: Option<Tagger>,
-    /// Blocks behind the last one were never set, and are zero.
+    /// The blocks. Blocks after the last one were never set, and are zero.
     blocks: Vec<BlockRecord>,
     files: Files,
     /// The blocks of the state that is being saved.
     written: Vec<Written>,
-    /// Tags of those that are whole.
+    /// Tags of the blocks that are complete.
     tags: Vec<(usize, Tag)>,
     wanted: Vec<Wanted>,
     buffer: Vec<u8>,
@@ -41,19 +43,19 @@ pub(crate) struct LastState {
 /// The knowledge about a block of the last saved state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockRecord {
-    /// Nothing is known: it is written whenever any of it is given.
+    /// Nothing is known. The block is written whenever a byte of it is passed.
     Unknown,
     Zero,
-    /// It is there, and was not read yet.
+    /// The block is at this place of a file, and was not read yet.
     At(FilePlace),
-    /// The holder has it.
+    /// The block has this tag, and the holder contains it.
     Tagged(Tag, Holder),
 }
 
 /// The receiver of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// It is not asked whether it still has the block.
+    /// A stream. The chain does not check if the receiver still has the block.
     Stream,
     File(FileNumber),
 }
@@ -62,7 +64,7 @@ pub(crate) enum Holder {
 #[derive(Debug)]
 pub(crate) enum Output {
     Stream,
-    /// `None` if nothing can be found about the file later.
+    /// `None` if the file cannot be inspected later.
     File(Option<File>),
 }
 
@@ -92,7 +94,7 @@ impl Wanted {
         &bytes[..bytes.len().min(BLOCK)]
     }
 
-    /// Returns whether both are read by one call.
+    /// Returns true if both are read by one call.
     fn is_near(&self, next: &Self) -> bool {
         let end = self.place.at + BLOCK as u64;
         self.place.file == next.place.file && next.place.at <= end + NEAR
@@ -206,7 +208,7 @@ impl LastState {
         Ok(())
     }
 
-    /// Returns whether all blocks of which there are bytes in this range are known to be zero.
+    /// Returns true if all blocks of which there are bytes in this range are known to be zero.
     pub(crate) fn is_zero(&self, range: &Range<u64>) -> bool {
         let mut touched = block_at(range.start)..blocks_of(range.end);
         touched.all(|index| self.get(index) == BlockRecord::Zero)

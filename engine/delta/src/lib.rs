@@ -1,17 +1,22 @@
-//! States of memory that are saved one after the other, each as what has changed since the one before.
+//! Deltas: states of memory that are saved one after the other, each as the changes since the
+//! previous state.
 //!
-//! A *delta* is a stream of changed bytes with their offsets, checksummed piece by piece, that knows which state it
-//! begins with and which it leads to; `docs/delta.md` describes its bytes. A *full* one begins with nothing. Deltas in
-//! their order are a *chain*.
+//! A *delta* is a stream of changed bytes with their offsets. Each piece has a checksum. A delta
+//! contains the ID of the state at which it begins, and of the state at which it ends.
+//! `docs/delta.md` describes its bytes. A *full* delta begins with no state. Deltas in their order
+//! are a *chain*.
 //!
-//! - [`Chain`] makes them: it takes all bytes of each state in order, such as hugekit's `Snapshot::write_to` gives them,
-//!   or those that may have changed, such as its `Changes::deliver` does, compares them with the last state by tags, and
-//!   writes those blocks of 4 KiB that have changed.
-//! - [`apply()`] brings a state forward; [`merge()`] makes one delta of several; [`inspect`] says what is in one.
-//! - [`Writer`] and [`Reader`] are the stream itself, for a program that knows better what has changed.
+//! - [`Chain`] makes deltas. Pass it all bytes of each state in order, as hugekit's
+//!   `Snapshot::write_to` does, or only the bytes that may have changed, as hugekit's
+//!   `Changes::deliver` does. The chain compares them with the last state by tags, and writes the
+//!   blocks of 4 KiB that have changed.
+//! - [`apply()`] applies a delta to a state. [`merge()`] makes one delta of several deltas.
+//!   [`inspect`] returns the content of a delta.
+//! - [`Writer`] and [`Reader`] write and read the stream itself, for a program that finds the
+//!   changes by other means.
 //!
-//! Nothing is believed of a delta: one that is damaged, truncated, of another base or out of order is refused, with the
-//! place, before anything is changed.
+//! A reader trusts no byte of a delta. A delta that is damaged, truncated, out of order, or of
+//! another base is refused, with the offset, before anything is changed.
 //!
 //! ```
 //! use std::fs::{self, File};

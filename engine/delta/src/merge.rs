@@ -1,4 +1,4 @@
-//! One delta of several that follow on each other.
+//! Merge of several deltas to one.
 
 use std::io::{Read, Write};
 
@@ -7,13 +7,14 @@ use crate::format::StateId;
 use crate::reader::{Change, Reader};
 use crate::writer::Writer;
 
-/// Writes one delta that begins where the first one does and leads to where the last one does; of bytes that several
-/// change, the last one's count. Each is read once and in order, and no more than one change of each is pending. What
-/// comes before a full one does not matter, and is not read.
+/// Writes one delta that begins where the first delta begins and ends where the last delta ends. If
+/// several deltas change a byte, the last delta's byte counts. Each delta is read once and in
+/// order, and at most one change of each delta is in memory. Deltas before a full delta do not
+/// matter, and are not read.
 ///
 /// # Errors
-/// A delta is damaged, or does not begin with the state that the one before it leads to. The written bytes are no whole
-/// delta then, and is refused where it is read.
+/// [`DeltaError`] if a delta is damaged, or does not begin with the state at which the previous
+/// delta ends. The written bytes are then an incomplete delta, which every reader refuses.
 pub fn merge<R: Read>(deltas: Vec<R>, to: impl Write) -> Result<StateId, DeltaError> {
     let mut sources = Vec::new();
     for delta in deltas {
@@ -104,7 +105,7 @@ impl<R: Read> MergeSource<R> {
 struct PendingChange {
     offset: u64,
     len: u64,
-    /// All of the change's, of which the last ones are left; `None`: zeroes.
+    /// All bytes of the change, of which the last ones remain. `None` for zeroes.
     bytes: Option<Vec<u8>>,
 }
 

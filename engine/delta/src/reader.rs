@@ -1,4 +1,4 @@
-//! A delta as it is read: nothing of it is believed.
+//! A reader of a delta, which trusts no byte of the delta.
 
 use std::io::{self, Read};
 
@@ -10,9 +10,9 @@ use crate::format::{LONGEST, MAGIC, Opening, PieceHeader, PieceKind, StateId, Su
 /// The header of a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of its states.
+    /// Bytes of a state of the delta.
     pub length: u64,
-    /// The state that it begins with; `None` of a full one, which begins with zeroes.
+    /// The state at which the delta begins. `None` for a full delta, which begins with zeroes.
     pub base: Option<StateId>,
 }
 
@@ -35,27 +35,27 @@ impl Header {
     }
 }
 
-/// A change.
+/// A change of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// These bytes are at `offset` now.
+    /// New bytes at `offset`.
     Bytes {
-        /// From the beginning of the state.
+        /// The offset from the start of the state, in bytes.
         offset: u64,
-        /// At least one.
+        /// The bytes, at least one.
         bytes: &'a [u8],
     },
-    /// This many bytes at `offset` are zero now.
+    /// Zeroes at `offset`.
     Zeroes {
-        /// From the beginning of the state.
+        /// The offset from the start of the state, in bytes.
         offset: u64,
-        /// At least one.
+        /// The number of bytes, at least one.
         len: u64,
     },
 }
 
 impl Change<'_> {
-    /// Returns its offset in the state.
+    /// Returns the offset of the change in the state.
     #[must_use]
     pub fn offset(&self) -> u64 {
         match *self {
@@ -63,7 +63,7 @@ impl Change<'_> {
         }
     }
 
-    /// Returns its length.
+    /// Returns the length of the change in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no change is empty")]
     pub fn len(&self) -> u64 {
@@ -74,16 +74,16 @@ impl Change<'_> {
     }
 }
 
-/// Reads a delta, change by change, each of which was checked before it is given. Only
-/// [`finish`](Self::finish) says that there were all of them.
+/// A reader of a delta, change by change. Each change is checked before it is returned. Only the
+/// success of [`finish`](Self::finish) proves that there were no more changes.
 pub struct Reader<R> {
     from: R,
     header: Header,
     sums: Sums,
-    /// The first byte that may change still.
+    /// The lowest offset that the next change may have.
     next: u64,
     pieces: u64,
-    /// Bytes that were read.
+    /// The number of bytes that were read.
     at: u64,
     payload: Vec<u8>,
     end: Option<StateId>,
@@ -96,10 +96,10 @@ impl<R> std::fmt::Debug for Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the beginning.
+    /// Reads the header of a delta.
     ///
     /// # Errors
-    /// It is no delta, or one that cannot be read.
+    /// [`DeltaError`] if the bytes are not a delta, or if the delta cannot be read.
     pub fn new(mut from: R) -> Result<Self, DeltaError> {
         let mut at = 0;
         let mut magic = [0; MAGIC.len()];
@@ -124,16 +124,17 @@ impl<R: Read> Reader<R> {
         self.header
     }
 
-    /// Bytes that were read so far.
+    /// Returns the number of bytes that were read so far.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.at
     }
 
-    /// The next change; `None` behind the last one.
+    /// Returns the next change; `None` after the last change.
     ///
     /// # Errors
-    /// The delta is damaged or truncated, with the place, or cannot be read.
+    /// [`DeltaError`] if the delta is damaged or truncated, with the offset, or if it cannot be
+    /// read.
     #[expect(clippy::should_implement_trait, reason = "it lends what it has read")]
     pub fn next(&mut self) -> Result<Option<Change<'_>>, DeltaError> {
         if self.end.is_some() {
@@ -149,7 +150,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// The state that it leads to. Changes that were not read yet are read.
+    /// Returns the state at which the delta ends. Reads all changes that were not read yet.
     ///
     /// # Errors
     /// The errors of [`next`](Self::next).
@@ -166,7 +167,7 @@ impl<R: Read> Reader<R> {
         self.end
     }
 
-    /// A piece with its payload, checked.
+    /// Returns a piece with its payload, checked.
     fn piece(&mut self, start: u64) -> Result<PieceHeader, DeltaError> {
         let mut head = [0; PieceHeader::BYTES];
         fill(&mut self.from, &mut head, &mut self.at)?;

@@ -1,9 +1,10 @@
-//! A tag of a block: two blocks of one tag are taken for equal.
+//! Tags of blocks: two blocks with the same tag count as equal.
 //!
-//! A tag is the first 128 bits of AEGIS-256X2, used as a message authentication code, under a random key of 256 bits. No
-//! file has the key, no other chain shares it, and no tag is ever shown. So a client who chooses the bytes of blocks cannot
-//! find two of one tag, and any two have one by chance with a probability of 2⁻¹²⁸. A checksum such as XXH3 does not do:
-//! two blocks can be chosen that it takes for equal under most seeds.
+//! A tag is the first 128 bits of AEGIS-256X2, used as a message authentication code, under a
+//! random key of 256 bits. No file contains the key, no other chain uses it, and no tag leaves the
+//! process. So a client who chooses the bytes of blocks cannot find two blocks with one tag. Two
+//! different blocks have the same tag by chance with a probability of 2⁻¹²⁸. A checksum such as
+//! XXH3 is not sufficient: one can choose two blocks that have the same checksum under most seeds.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! What deltas are applied to.
+//! Targets of deltas.
 
 use std::fs::File;
 use std::io;
@@ -10,24 +10,25 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::blocks::{BLOCK, is_zero};
 
-/// Bytes of a state that can be changed: memory, or a file of that length, in which zeroes become holes.
+/// Bytes of a state that can be changed: memory, or a file of the same length, in which zeroes
+/// become holes.
 pub trait Target {
-    /// Returns the number of bytes.
+    /// Returns the length of the state in bytes.
     ///
     /// # Errors
-    /// They cannot be counted.
+    /// An error if the length cannot be read.
     fn length(&self) -> io::Result<u64>;
 
-    /// Puts bytes there, within the length.
+    /// Replaces bytes at `offset`, within the length.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// An error if the bytes cannot be written.
     fn put(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes bytes zero, within the length.
+    /// Makes `len` bytes at `offset` zero, within the length.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// An error if the bytes cannot be written.
     fn clear(&mut self, offset: u64, len: u64) -> io::Result<()>;
 }
 

@@ -1,12 +1,12 @@
-//! A delta as it is written.
+//! A writer of a delta.
 
 use std::io::{self, Write};
 
 use crate::error::DeltaError;
 use crate::format::{LONGEST, Namer, Opening, PieceHeader, PieceKind, StateId, Sums};
 
-/// Bytes that are written together: a delta may have thousands of small changes, and the page cache holds 2 MiB that are
-/// written at once to a multiple of 2 MiB on one huge page.
+/// Bytes that are written together. A delta may have thousands of small changes. If 2 MiB are
+/// written at once to a multiple of 2 MiB, the page cache holds them on one huge page.
 const TOGETHER: usize = 2 << 20;
 
 /// Bytes that are written by whole pieces: all but the last one begin and end at a multiple of [`TOGETHER`] from the
@@ -45,14 +45,14 @@ impl<W: Write> WholePieces<W> {
     }
 }
 
-/// Writes a delta: changes in the order of their offsets, and [`finish`](Self::finish). One that is not finished is
-/// truncated, and refused.
+/// A writer of a delta: changes in the order of their offsets, and then [`finish`](Self::finish). A
+/// delta without `finish` is truncated, and readers refuse it.
 pub struct Writer<W: Write> {
     to: WholePieces<W>,
     length: u64,
     sums: Sums,
     namer: Namer,
-    /// The first byte that may change still.
+    /// The lowest offset that the next change may have.
     next: u64,
     pieces: u64,
     written: u64,
@@ -71,10 +71,11 @@ impl<W: Write> Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// A delta of states of `length` bytes that begins with `base`; with `None` it begins with zeroes.
+    /// Begins a delta of states of `length` bytes. The delta begins with the state `base`, or with
+    /// zeroes if `base` is `None`.
     ///
     /// # Errors
-    /// The file has refused, or the kernel gives no random bytes.
+    /// [`DeltaError`] if the file returns an error, or if the kernel provides no random bytes.
     pub fn new(to: W, length: u64, base: Option<StateId>) -> Result<Self, DeltaError> {
         let mut to = WholePieces::new(to);
         let opening = Opening { length, base: base.unwrap_or(StateId::NONE) }.encode();
@@ -84,10 +85,10 @@ impl<W: Write> Writer<W> {
         Ok(Self { to, length, sums, namer, next: 0, pieces: 0, written })
     }
 
-    /// These bytes are at `offset` now.
+    /// Adds a change: new bytes at `offset`.
     ///
     /// # Errors
-    /// [`DeltaError::OutOfOrder`], or the file has refused.
+    /// [`DeltaError::OutOfOrder`], or an error of the file.
     pub fn bytes(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeltaError> {
         let len = bytes.len() as u64;
         self.advance(offset, len)?;
@@ -101,10 +102,10 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// This many bytes at `offset` are zero now.
+    /// Adds a change: `len` zero bytes at `offset`.
     ///
     /// # Errors
-    /// [`DeltaError::OutOfOrder`], or the file has refused.
+    /// [`DeltaError::OutOfOrder`], or an error of the file.
     pub fn zeroes(&mut self, offset: u64, len: u64) -> Result<(), DeltaError> {
         self.advance(offset, len)?;
         match len {
@@ -113,10 +114,10 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// All changes were given.
+    /// Ends the delta after its last change, and returns its state.
     ///
     /// # Errors
-    /// The file has refused.
+    /// An error if the file returns one.
     pub fn finish(self) -> Result<StateId, DeltaError> {
         let id = self.namer.id();
         self.finish_as(id)
@@ -130,7 +131,7 @@ impl<W: Write> Writer<W> {
         Ok(id)
     }
 
-    /// Bytes that were written so far.
+    /// Returns the number of bytes that were written until now.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written

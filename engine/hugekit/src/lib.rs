@@ -1,8 +1,9 @@
-//! Memory measured in gigabytes for Linux programs.
+//! Huge-page memory for Linux programs that use gigabytes of memory.
 //!
-//! hugekit hands out memory that is already zeroed, forks a memory region inside a process, and
-//! takes consistent snapshots of live memory without `fork(2)`. It also clears, copies and
-//! populates any memory, by the routine that is fastest for this length on this CPU.
+//! hugekit allocates zeroed memory from pools, forks memory regions inside a process, and takes
+//! consistent snapshots of live memory without `fork(2)`. It also clears, copies and populates any
+//! memory. For each clear and copy, it chooses the routine that is fastest for the length on this
+//! CPU.
 //!
 //! ```toml
 //! [dependencies]
@@ -11,25 +12,26 @@
 //!
 //! | you want to | use |
 //! | --- | --- |
-//! | clear or copy bytes | [`clear()`], [`copy()`] |
-//! | the same, if you know who uses the bytes next, or on several threads | [`ClearOptions`], [`CopyOptions`] |
+//! | clear or copy bytes on one thread | [`clear()`], [`copy()`] |
+//! | clear or copy with hints about the next use, or on several threads | [`ClearOptions`], [`CopyOptions`] |
 //! | populate pages before the first access | [`PopulateOptions`] for any memory, [`Region::populate`] |
 //! | get zeroed memory many times | [`Pool`] and [`Region`] |
 //! | share memory with guests, devices or racing threads | [`SharedRegion`] |
 //! | keep memory in forked children | [`PoolBuilder::build_inherited`](pool::PoolBuilder::build_inherited) |
-//! | have the same bytes twice, and change each copy separately | [`Region::fork`] |
-//! | save memory as it is now while threads write to it | [`Snapshot`] |
+//! | get a second copy of the same bytes, and change the copies separately | [`Region::fork`] |
+//! | save the present state of memory while threads write to the memory | [`Snapshot`] |
 //! | save only the changes since the last snapshot | [`first_epoch`](snapshot::Builder::first_epoch), [`since`](snapshot::Builder::since), [`Changes`](snapshot::Changes) |
 //! | let a system call write to forked or snapshotted memory | `prepare_write` of the [region](Region::prepare_write) or the [snapshot](Snapshot::prepare_write) |
-//! | share memory that is loaded once among processes, each writing its own | [`image::Image`] |
+//! | load memory once, and map it privately in several processes | [`image::Image`] |
 //! | use memory that another process populated | [`PoolBuilder::broker`](pool::PoolBuilder::broker) |
 //! | map a file by huge pages, without a copy | `warm()` of the crate `hugekit-warm` |
-//! | run your own work on each node's bytes | `parallel::Job` of the crate `hugekit-bulk` |
-//! | know what an error means for the program | [`ErrorKind`] |
+//! | run your own function on each NUMA node's bytes | `parallel::Job` of the crate `hugekit-bulk` |
+//! | decide how the program continues after an error | [`ErrorKind`] |
 //!
 //! # Clear and copy
 //!
-//! Short lengths use `memset` and `memcpy`. Longer ones stream past the cache if that is faster.
+//! Short lengths use `memset` and `memcpy`. Longer lengths stream past the cache if streaming is
+//! faster.
 //!
 //! ```
 //! use hugekit::{ClearOptions, CopyOptions, Reuse, clear};
@@ -47,10 +49,11 @@
 //!
 //! # Pools, regions and forks
 //!
-//! A pool is memory on huge pages, if there are any. A region is a part of it with one owner,
-//! zeroed and committed. A dropped region is cleared in the background. A fork has the same bytes
-//! as its region and copies a granule when one side writes to it. Both live in the same process.
-//! Forks need userfaultfd(2).
+//! A [`Pool`] owns memory on huge pages, or on base pages if there are no huge pages. A [`Region`]
+//! is a part of a pool: zeroed, committed, with one owner. A dropped region is cleared in the
+//! background. A fork has the same bytes as its region. When the region or the fork is written, the
+//! granule that contains the byte is copied first. The region and its forks are in the same
+//! process. Forks need userfaultfd(2).
 //!
 //! ```
 //! use hugekit::Pool;
@@ -71,10 +74,12 @@
 //!
 //! # Snapshots
 //!
-//! A snapshot write-protects memory and returns. This takes 0.4 to 2 ms per GiB on huge pages, and
-//! 12 to 27 ms per GiB on base pages. After that, the first write to each granule (2 MiB, or 64 KiB
-//! on base pages) copies the granule before changing it. By default all of the memory may be
-//! copied. If less memory is available, writers that outrun the reader make the snapshot fail.
+//! A snapshot write-protects memory and returns. This takes 0.4 to 2 ms per GiB on huge pages. On
+//! base pages, it takes 12 to 27 ms per GiB of anonymous memory, and up to 67 ms per GiB of a
+//! region ([benchmarks.md]). After that, the first write to each granule (2 MiB, or 64 KiB on base
+//! pages) copies the granule before the write changes it. By default all of the memory may be
+//! copied. If less memory is available, the snapshot fails when writers change granules faster than
+//! the reader reads them.
 //!
 //! ```
 //! use hugekit::Snapshot;
@@ -101,52 +106,55 @@
 //!
 //! # Modules and crates
 //!
-//! This crate only re-exports. The engine is in `hugekit-sys`, `hugekit-machine`, `hugekit-bulk`,
-//! `hugekit-lease`, `hugekit-image`, `hugekit-regions` and `hugekit-snapshots`. Their own interfaces may change in
-//! any release. A program that only clears and copies can depend on `hugekit-bulk`.
+//! This crate only re-exports. The engine is in the crates `hugekit-sys`, `hugekit-machine`,
+//! `hugekit-bulk`, `hugekit-lease`, `hugekit-image`, `hugekit-regions` and `hugekit-snapshots`. The
+//! interfaces of these crates may change in any release. A program that only clears and copies can
+//! depend on `hugekit-bulk`.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | [`pool`], [`region`] | pools, regions, forks and their builders |
 //! | [`image`] | sealed memory that many processes map privately |
-//! | [`fault`] | how faults are handled: in place or by threads |
+//! | [`fault`] | modes of fault handling: in place or by threads |
 //! | [`snapshot`] | snapshots, epochs, reserves |
 //!
-//! The crate `hugekit-bulk` has jobs on several threads, profiles and routines. The crate
-//! `hugekit-lease` has leases and the protocol of brokers.
+//! The crate `hugekit-bulk` contains jobs on several threads, profiles and routines. The crate
+//! `hugekit-lease` contains leases and the protocol of brokers.
 //!
 //! # Terms
 //!
-//! - **Folio**: bytes that are populated, mapped and cleared as a whole: a page of the pool's
-//!   backing, [`HUGE_PAGE_BYTES`] on huge pages.
+//! - **Folio**: bytes that are populated, mapped and cleared as a whole. A folio is a page of the
+//!   pool's backing: [`HUGE_PAGE_BYTES`] on huge pages.
 //! - **Granule**: bytes that a fork or a snapshot copies as a whole: 2 MiB, or 64 KiB on base
 //!   pages.
-//! - **Lazy clearing** ([`pool::Clearing::OnFault`]): each folio is cleared at its first touch. If
-//!   the kernel does not permit this, the region is cleared at allocation, and [`Region::fallback`]
-//!   has the reason.
-//! - **Profile**: data that names the routine for each length. A built-in one is corrected by
-//!   timings of the program's own operations. [`Profile::install`] sets a fixed one.
+//! - **Lazy clearing** ([`pool::Clearing::OnFault`]): each folio is cleared at the first access to
+//!   it. If the kernel does not permit this, the region is cleared at allocation, and
+//!   [`Region::fallback`] returns the reason.
+//! - **Profile**: a table with the routine for each length. By default the process uses a built-in
+//!   profile, and corrects it by timings of its own operations. [`Profile::install`] sets a fixed
+//!   profile.
 //!
 //! # Errors
 //!
-//! The `Display` of an error is its message and its remedy, without its source: print the sources
-//! as well, as the crate anyhow does. Errors of pools, forks, faults, images, snapshots and leases
-//! have a method `remedy()`, which names what an administrator or the program can do. To print the
-//! remedy separately, print the error by [`error_chain`]: its `{}` contains all sources and no
-//! remedy. `kind()` is the [`ErrorKind`].
+//! The `Display` of an error contains its message and its remedy, but not its source. Print the
+//! sources as well, as the crate anyhow does. Errors of pools, forks, faults, images, snapshots and
+//! leases have a method `remedy()`, which returns a step for an administrator or for the program.
+//! To print the remedy separately, print the error by [`error_chain`]: its `{}` contains all
+//! sources and no remedy. `kind()` returns the [`ErrorKind`].
 //!
 //! # Without huge pages
 //!
-//! Everything works, more slowly. A pool tries reserved huge pages, then transparent ones, then
-//! base pages. [`Pool::backing_report`] names the one it uses and the reasons.
-//! [`strict`](pool::PoolBuilder::strict) makes it fail instead. The command `hugekit doctor` prints
-//! what a machine lacks and how to enable it.
+//! All functions work, but more slowly. A pool tries reserved huge pages, then transparent huge
+//! pages, then base pages. [`Pool::backing_report`] returns the backing that the pool uses, and the
+//! reasons. With [`strict`](pool::PoolBuilder::strict), the build of the pool fails instead. The
+//! command `hugekit doctor` prints the settings that a machine lacks, and how to enable them.
 //!
 //! # Platforms and compilers
 //!
-//! Linux only, Rust 1.85. x86-64 is measured and tested, aarch64 is tested under emulation. On
-//! other architectures clears and copies are libc's, and the rest is untested. [kernels.md] lists
-//! what each part needs: 5.14 for pools and snapshots, 5.19 for forks.
+//! hugekit runs only on Linux, and needs Rust 1.85. x86-64 is measured and tested. aarch64 is
+//! tested under emulation. On other architectures clears and copies use libc, and the rest is
+//! untested. [kernels.md] lists the kernel that each part needs: 5.14 for pools and snapshots, 5.19
+//! for forks.
 //!
 //! # Features
 //!
@@ -154,47 +162,52 @@
 //!
 //! | feature | adds |
 //! | --- | --- |
-//! | `tracing` | `tracing` events: the backing of pools, and kernel limits that are worked around |
+//! | `tracing` | `tracing` events: the backing of a pool, worked-around kernel limits |
 //!
 //! # Files and calls
 //!
-//! The library writes only to the writer that [`Snapshot::write_to`] is given. It prints nothing
-//! and reads no environment variable and no file of the user's. It reads of the machine:
+//! The library writes only to the writer that the program passes to [`Snapshot::write_to`]. It
+//! prints nothing, and reads no environment variable and no file of the user. It reads these facts
+//! about the machine:
 //!
-//! - at the first clear or copy of 4 KiB or more: CPUID, and in a virtual machine the allowed CPUs;
-//!   on other architectures the caches in `/sys/devices/system/cpu`. The first of 256 KiB or more,
-//!   or of 16 KiB that need not be in the cache, maps 16 KiB for timings;
-//! - at the first job on several threads: nodes in `/sys/devices/system/node`, allowed CPUs and
-//!   quotas in `/proc/self` and `/sys/fs/cgroup`;
-//! - when a pool, a region or a [`snapshot::Reserve`] is made: free memory in `/proc/meminfo`, huge
-//!   pages in `/sys`, and the limits of control groups;
-//! - when a snapshot or a fork is made: the process's mappings, threads and limits in `/proc`; and,
-//!   if userfaultfd(2) is refused, the reason.
+//! - At the first clear or copy of 4 KiB or more: CPUID, and in a virtual machine the allowed CPUs.
+//!   On other architectures than x86-64: the caches in `/sys/devices/system/cpu`. The first clear
+//!   or copy of 256 KiB or more maps 16 KiB for timings. If the bytes need not be in the cache, 16
+//!   KiB are enough for this.
+//! - At the first job on several threads: nodes in `/sys/devices/system/node`, allowed CPUs and
+//!   quotas in `/proc/self` and `/sys/fs/cgroup`.
+//! - When a pool, a region or a [`snapshot::Reserve`] is made: free memory in `/proc/meminfo`, huge
+//!   pages in `/sys`, and the limits of control groups.
+//! - When a snapshot or a fork is made: the process's mappings, threads and limits in `/proc`. If
+//!   userfaultfd(2) is refused: the reason.
 //!
 //! # Signals
 //!
-//! - **Calls.** A signal handler may call [`Cancel::cancel`]. Other functions may allocate or lock.
-//! - **Memory.** A handler may read and write memory of regions, forks and snapshots, whatever it
-//!   interrupts. There is one exception: handlers of SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP and
-//!   SIGSYS that run while their thread makes a snapshot must not write to that memory.
-//! - **The library's handlers.** The first region that is handled *in place* ([`fault::FaultMode`])
-//!   installs a handler of SIGBUS. On x86-64 the first fork or snapshot installs handlers of SIGBUS
-//!   and SIGSEGV. They are process-wide and stay. Other faults go to the handler that was there
-//!   before, so install your own handlers first.
-//! - **Masks.** No thread may block SIGBUS while it touches memory that is handled in place: the
-//!   kernel would end the process. The library's own threads block all signals except synchronous
-//!   ones.
+//! - **Calls.** A signal handler may call [`Cancel::cancel`]. Other functions may allocate memory
+//!   or lock a mutex.
+//! - **Memory.** A handler may read and write memory of regions, forks and snapshots, whichever
+//!   code the signal interrupts. There is one exception. Handlers of SIGSEGV, SIGBUS, SIGFPE,
+//!   SIGILL, SIGTRAP and SIGSYS must not write to that memory if they run while their thread makes
+//!   a snapshot.
+//! - **The library's handlers.** The first region whose faults are handled *in place*
+//!   ([`fault::FaultMode`]) installs a handler of SIGBUS. On x86-64 and aarch64, the first fork or
+//!   snapshot installs handlers of SIGBUS and SIGSEGV. These handlers are process-wide and
+//!   permanent. They pass other faults to the handler that was installed before, so install your
+//!   own handlers first.
+//! - **Masks.** No thread may block SIGBUS while it accesses memory whose faults are handled in
+//!   place: the kernel would end the process. The library's own threads block all signals except
+//!   synchronous signals.
 //!
 //! # Limits
 //!
-//! - A child of `fork(2)` does not inherit pool memory. Calls are refused there, and an access ends
-//!   in SIGSEGV. [`pool::InheritedMemory`] is inherited.
-//! - In place, a system call that writes to lazily cleared, forked or snapshotted memory fails with
-//!   EFAULT unless `prepare_write` came first.
-//! - Streamed bytes are not in the cache for the next reader. A wrong [`Reuse`] costs time, never
-//!   data.
+//! - A child of `fork(2)` does not inherit pool memory. In the child, calls are refused, and an
+//!   access to the memory ends in SIGSEGV. Only [`pool::InheritedMemory`] is inherited.
+//! - If faults are handled in place, a system call that writes to lazily cleared, forked or
+//!   snapshotted memory fails with EFAULT unless the program called `prepare_write` before.
+//! - Streamed bytes are not in the cache for the next reader. A wrong [`Reuse`] costs time, but
+//!   never changes data.
 //!
-//! [limits.md] lists all limits, [reliability.md] the promises and their tests. Guides:
+//! [limits.md] lists all limits. [reliability.md] lists the promises and their tests. Guides:
 //! [snapshots][snapshot.md], [Rust][rust.md], [concepts][concepts.md],
 //! [measurements][benchmarks.md].
 //!
@@ -219,7 +232,7 @@ pub use hugekit_snapshots::{Snapshot, SnapshotError};
 pub use hugekit_sys::error_chain;
 pub use hugekit_sys::{ErrorKind, HUGE_PAGE_BYTES, HeapShortage, system_error};
 
-/// Pools of clean memory.
+/// Pools of zeroed memory.
 pub mod pool {
     pub use hugekit_regions::pool::{
         Backing, BackingReport, Clearing, Fallback, FaultError, InheritedMemory, NodePolicy, Pool,

@@ -1,4 +1,4 @@
-//! What an image is loaded from, and how.
+//! Sources and options of an image, and its load.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -21,10 +21,10 @@ use crate::meter::Meter;
 use crate::range;
 use crate::raw::Raw;
 
-/// Loads an image: [`Image::builder`].
+/// Options of an image, and its load. [`Image::builder`] makes them.
 ///
-/// The sources are regular files. They are read by read(2) on several threads. A source that is changed meanwhile is an
-/// error.
+/// The sources are regular files. Several threads read them by read(2). A source that changes
+/// during the load is an error.
 #[derive(Debug)]
 #[must_use = "a builder loads nothing until `load`"]
 pub struct ImageBuilder<'a> {
@@ -50,57 +50,61 @@ impl<'a> ImageBuilder<'a> {
         }
     }
 
-    /// Adds a source. The first one is a raw memory file. With the feature `delta` it may be a full delta, and the
-    /// others are the deltas that follow.
+    /// Adds a source. The first source is a raw memory file. With the feature `delta`, the first
+    /// source may be a full delta, and the other sources are the deltas that follow it.
     pub fn source(mut self, file: File) -> Self {
         self.sources.push(file);
         self
     }
 
-    /// Loads only this part of the raw memory file, and others that are named so. The rest of the image, up to the end
-    /// of its last range, is zero. By default the image is the whole file.
+    /// Loads only this part of the raw memory file. Several calls load several parts. The rest of
+    /// the image, up to the end of its last range, is zero. By default the image is the whole file.
     pub fn range(mut self, range: ImageRange) -> Self {
         self.ranges.push(range);
         self
     }
 
-    /// The state of the raw memory file: a first delta that begins with another state is refused. By default the first
-    /// delta may begin with any state of the image's length, because a raw memory file does not name its own.
+    /// Sets the state of the raw memory file: a first delta that begins with another state is
+    /// refused. By default the first delta may begin with any state of the image's length, because
+    /// a raw memory file does not name its state.
     #[cfg(feature = "delta")]
     pub fn state(mut self, state: StateId) -> Self {
         self.state = Some(state);
         self
     }
 
-    /// Populates at most `bytes`, in whole granules of 2 MiB. By default there is no limit.
+    /// Sets the highest number of bytes to populate, in whole granules of 2 MiB. By default no
+    /// limit.
     #[doc(hidden)]
     pub fn most(mut self, bytes: u64) -> Self {
         self.most = bytes;
         self
     }
 
-    /// Sets the number of threads that read a raw memory file: by default [`Threads::Auto`]. One thread applies deltas.
+    /// Sets the number of threads that read a raw memory file. By default [`Threads::Auto`]. Deltas
+    /// are applied by one thread.
     pub fn threads(mut self, threads: Threads) -> Self {
         self.sharing.threads = threads;
         self
     }
 
-    /// Sets a callback that is called after each chunk of a raw memory file and each change of a delta, with the bytes of
-    /// the sources that were read and the bytes of all sources. Calls do not overlap, and the bytes ascend. By default
-    /// none.
+    /// Sets a callback that is called after each chunk of a raw memory file and after each change
+    /// of a delta. By default none. Its arguments are the bytes of the sources that were read, and
+    /// the bytes of all sources. Calls do not overlap, and the bytes ascend.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.sharing.progress = Some(progress);
         self
     }
 
-    /// Stops the load early.
+    /// Sets the flag that stops the load. By default none.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.sharing.cancel = Some(cancel);
         self
     }
 
-    /// Bytes that the load will populate at most, before it reads the sources: of a raw memory file what lies in no hole,
-    /// of deltas the whole length.
+    /// Returns the highest number of bytes that the load will populate, without reading the
+    /// sources. For a raw memory file, these are the bytes outside of holes. For deltas, this is
+    /// the whole length.
     ///
     /// # Errors
     /// The errors of [`load`](Self::load).
@@ -120,10 +124,11 @@ impl<'a> ImageBuilder<'a> {
         }
     }
 
-    /// Loads the image.
+    /// Loads the image into new memory, and seals the memory.
     ///
     /// # Errors
-    /// [`ImageError`]: a source is refused or was changed, or memory is short.
+    /// [`ImageError`] if a source is refused or was changed, if memory is short, or if the load is
+    /// cancelled. The loaded memory is freed then.
     pub fn load(self) -> Result<Image, ImageError> {
         headroom::check()?;
         let file = memfd::create(&memfd::name(&self.name), FilePages::Shmem);
@@ -132,8 +137,8 @@ impl<'a> ImageBuilder<'a> {
         Ok(image)
     }
 
-    /// Loads the image into a new file of memory that only this process has, and that stays writable. Returns the file,
-    /// and how many bytes of it are on huge pages.
+    /// Loads the image into a new file of memory that only this process has. The file stays
+    /// writable. Returns the file, and the number of its bytes that are on huge pages.
     ///
     /// # Errors
     /// The errors of [`load`](Self::load).
@@ -146,10 +151,11 @@ impl<'a> ImageBuilder<'a> {
         Ok((canvas.into_file()?, huge))
     }
 
-    /// Loads the image into an empty file that memfd_create(2) has made and that may be sealed. Its mode stays as it is.
+    /// Loads the image into an empty file that memfd_create(2) has made and that may be sealed. The
+    /// mode of the file does not change.
     ///
     /// # Errors
-    /// The errors of [`load`](Self::load); or the file is another one.
+    /// The errors of [`load`](Self::load), and an error if the file does not meet these conditions.
     #[doc(hidden)]
     pub fn load_into(self, file: OwnedFd) -> Result<Image, ImageError> {
         let canvas = self.fill(file)?;
@@ -157,12 +163,13 @@ impl<'a> ImageBuilder<'a> {
         Image::seal(canvas.into_file()?, huge)
     }
 
-    /// Writes the image to a new file in a tmpfs, for programs that cannot be given a descriptor. The file has its name
-    /// only when all of it is there. It may be read and not written by its mode; the kernel cannot seal it. Returns how
-    /// many bytes of it are on huge pages.
+    /// Writes the image to a new file in a tmpfs, for programs that cannot receive a descriptor.
+    /// The file gets its name when it is complete. Its mode permits reading and no writing; the
+    /// kernel cannot seal a named file. Returns the number of bytes that are on huge pages.
     ///
     /// # Errors
-    /// The errors of [`load`](Self::load); or the folder is in no file system of memory, or has a file of that name.
+    /// The errors of [`load`](Self::load). [`ImageError::NoTmpfs`] if the folder is not in a file
+    /// system of memory. [`ImageError::Kernel`] if the folder has a file of that name.
     pub fn load_to(self, path: &Path) -> Result<u64, ImageError> {
         headroom::check()?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -1,7 +1,8 @@
-//! The memory of an image while it is loaded: a file of memory, mapped shared and writable.
+//! The memory of an image during the load: a file of memory, mapped shared and writable.
 //!
-//! It is divided into granules of 2 MiB. A granule with any byte that is not zero is put on one huge page; the others
-//! stay holes. Every byte is populated before it is written, so a shortage is an error and never SIGBUS.
+//! The memory is divided into granules of 2 MiB. A granule with a byte that is not zero is put on
+//! one huge page; the other granules stay holes. Every byte is populated before it is written, so a
+//! shortage of memory is an error and never SIGBUS.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -25,14 +26,14 @@ pub(crate) const BLOCK: usize = 4096;
 
 static ZEROES: [u8; BLOCK] = [0; BLOCK];
 
-/// Nothing is behind the granule: all of its bytes are zero.
+/// The granule is a hole: all of its bytes are zero.
 const HOLE: u8 = 0;
-/// A huge page is behind all of the granule.
+/// The granule is on a huge page.
 const HUGE: u8 = 1;
-/// Base pages are behind the bytes that were written.
+/// Base pages are populated for the written bytes of the granule.
 const BASE: u8 = 2;
 
-/// Returns whether a block, or a part of one, is all zeroes.
+/// Returns true if a block, or a part of one, is all zeroes.
 pub(crate) fn is_zero(block: &[u8]) -> bool {
     block.chunks(BLOCK).all(|block| *block == ZEROES[..block.len()])
 }
@@ -44,9 +45,9 @@ pub(crate) struct Canvas {
     mapping: CanvasMapping,
     bytes: usize,
     granules: Vec<AtomicU8>,
-    /// Bytes of granules that are no holes.
+    /// Bytes of granules that are not holes.
     populated: AtomicU64,
-    /// The most that these may become.
+    /// The limit of `populated`.
     most: u64,
     budget: Mutex<MemoryBudget>,
 }
@@ -92,7 +93,7 @@ impl Canvas {
         self.mapping.0.start().as_ptr()
     }
 
-    /// Bytes that are on huge pages.
+    /// Returns the number of bytes that are on huge pages.
     pub(crate) fn huge(&self) -> u64 {
         let huge = self.granules.iter().filter(|state| state.load(Ordering::Relaxed) == HUGE);
         huge.count() as u64 * HUGE_PAGE_BYTES as u64
@@ -190,8 +191,8 @@ impl Canvas {
         Ok(())
     }
 
-    /// Puts the granule of a byte on a huge page, if it is a hole; if none can be had, on base pages as they are
-    /// written. Returns its state.
+    /// Populates the granule of a byte on a huge page, if the granule is a hole. If no huge page is
+    /// available, writes populate it with base pages. Returns the granule's state.
     fn populate(&self, at: usize) -> Result<u8, ImageError> {
         let state = self.state(at);
         match state.load(Ordering::Relaxed) {
@@ -214,8 +215,8 @@ impl Canvas {
         }
     }
 
-    /// Returns whether one huge page is behind the granule then. The touch of one of its base pages allocates a huge
-    /// page where the setting permits it, and the collapse makes one elsewhere.
+    /// Returns true if one huge page is behind the granule then. The touch of one of its base pages
+    /// allocates a huge page where the setting permits it, and the collapse makes one elsewhere.
     fn make_huge(&self, granule: usize, touched: usize) -> Result<bool, ImageError> {
         self.populate_bytes(&(touched..touched + 1))?;
         // SAFETY: a mapping of this value's, which no userfaultfd watches, so that no access to it waits for a thread.
@@ -232,13 +233,13 @@ impl Canvas {
         &self.granules[at / HUGE_PAGE_BYTES]
     }
 
-    /// The granule of a byte; the last one may be shorter.
+    /// Returns the granule of a byte; the last one may be shorter.
     fn granule(&self, at: usize) -> Range<usize> {
         let start = at - at % HUGE_PAGE_BYTES;
         start..self.bytes.min(start + HUGE_PAGE_BYTES)
     }
 
-    /// The file, which is mapped no longer: else it could not be sealed.
+    /// Returns the file, which is mapped no longer: else it could not be sealed.
     pub(crate) fn into_file(self) -> Result<OwnedFd, ImageError> {
         let Self { file, mapping, .. } = self;
         mapping.unmap().map_err(ImageError::of("munmap"))?;
@@ -268,8 +269,8 @@ impl Drop for CanvasMapping {
     }
 }
 
-/// The blocks of bytes that begin at an offset of the image, each with its offset: all but the first and the last one
-/// are whole.
+/// Returns the blocks of bytes that begin at an offset of the image, each with its offset: all but
+/// the first and the last one are whole.
 fn blocks(at: usize, bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut next = at;
     let mut rest = bytes;
@@ -282,7 +283,7 @@ fn blocks(at: usize, bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// A range, divided where granules end.
+/// Returns a range, divided where granules end.
 fn parts(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut next = range.start;
     std::iter::from_fn(move || {

@@ -1,4 +1,5 @@
-//! Processes that map an image, and how much of it is theirs alone: from `/proc/PID/maps` and `/proc/PID/smaps`.
+//! Processes that map an image, and their private bytes, from `/proc/PID/maps` and
+//! `/proc/PID/smaps`.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::AsFd;
@@ -28,26 +29,26 @@ impl FileIdentity {
     }
 }
 
-/// A process that maps an image. All sizes are bytes.
+/// A process that maps an image, with sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageClone {
-    /// The image.
+    /// The file of the image.
     pub image: FileIdentity,
-    /// The process.
+    /// The number of the process.
     pub pid: u32,
-    /// Bytes that it has in its page tables and shares with the image.
+    /// Bytes that the process has in its page tables and shares with the image.
     pub shared: u64,
-    /// Bytes that it has written to, which are its own.
+    /// Bytes that the process has written, so they are its own.
     pub private: u64,
     /// Bytes that are mapped by huge pages.
     pub huge: u64,
 }
 
-/// The processes that map some of these images, in ascending order, of those that this process may look at; and how many
-/// others there are that it may not.
+/// Returns the processes that map some of these images, in ascending order, and the number of
+/// processes that this process may not inspect.
 ///
 /// # Errors
-/// `/proc` cannot be read.
+/// [`ImageError`] if `/proc` cannot be read.
 pub fn clones(
     root: &Root,
     images: &[FileIdentity],

@@ -1,7 +1,8 @@
-//! Chains of deltas, applied to the memory of an image as they are read: no merged file is written before.
+//! Chains of deltas that are applied to the memory of an image while they are read. No merged file
+//! is written before.
 //!
-//! Each delta is read once and in order, because its checksums follow on each other. A damaged delta has already
-//! changed the memory when that is seen; it is no image's yet.
+//! Each delta is read once and in order, because each checksum depends on the one before. When
+//! damage is found, the delta has already changed the memory, but the memory is not an image yet.
 
 use std::cell::Cell;
 
@@ -12,10 +13,10 @@ use crate::error::ImageError;
 use crate::meter::Meter;
 use crate::raw::Raw;
 
-/// The bytes that each delta begins with.
+/// The first bytes of each delta.
 const MAGIC: &[u8] = b"HKDELTA\0";
 
-/// Returns whether a source is a delta, and no raw memory file.
+/// Returns true if a source is a delta, and no raw memory file.
 pub(crate) fn is_delta(source: &Raw) -> Result<bool, ImageError> {
     source.begins_with(MAGIC)
 }
@@ -23,9 +24,10 @@ pub(crate) fn is_delta(source: &Raw) -> Result<bool, ImageError> {
 /// The memory that a delta is applied to.
 #[derive(Clone, Copy)]
 pub(crate) enum Base {
-    /// There is none: only a full delta can follow.
+    /// There is no state yet: only a full delta can follow.
     Empty,
-    /// The raw memory file does not name its state. Any delta of its length can follow.
+    /// The state of a raw memory file, which does not name its state. Any delta of the same length
+    /// can follow.
     Unnamed,
     State(StateId),
 }
@@ -44,7 +46,7 @@ impl Base {
     }
 }
 
-/// Bytes of the states of a delta.
+/// Returns the number of bytes of the states of a delta.
 pub(crate) fn length(delta: &Raw) -> Result<u64, ImageError> {
     let read = Cell::new(0);
     let reader = Reader::new(delta.stream(&read)).map_err(refused(delta))?;

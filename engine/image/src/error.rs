@@ -1,4 +1,4 @@
-//! Why there is no image, in figures.
+//! Errors of images, with figures.
 
 use std::io;
 
@@ -14,28 +14,30 @@ use hugekit_sys::{ErrorKind, Remedy};
 
 use crate::range::Misfit;
 
-/// The reason why an image could not be made or used. Sources are numbered from 0 in the order in which they were
-/// given. Memory that was loaded is given back.
+/// An error of loading, opening or mapping an image. Sources are numbered from 0 in the order in
+/// which they were added. After an error, the loaded memory is freed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// No source was given, or only empty ones.
+    /// There is no source, or only empty sources.
     #[error("there is nothing to load: no source, or an empty one{}", Remedy(self.remedy()))]
     Nothing,
-    /// A source is a pipe, a device, a folder: its bytes cannot be read at any place, or it has no length.
+    /// A source is not a regular file, but for example a pipe, a device or a folder. Such a source
+    /// has no length, or cannot be read at any offset.
     #[error("source {nth} is no regular file{}", Remedy(self.remedy()))]
     NoFile {
-        /// Which source.
+        /// The number of the source.
         nth: usize,
     },
-    /// A source is the state of a VM that QEMU has saved with its memory (`migrate` to a file, also
-    /// with `mapped-ram`, or `virsh save`): its memory has other places in it.
+    /// A source is a VM that QEMU has saved together with its memory (`migrate` to a file, also
+    /// with `mapped-ram`, or `virsh save`). In such a file, memory is at other offsets than in the
+    /// guest.
     #[error("source {nth} is a saved VM of QEMU, and no raw memory file{}", Remedy(self.remedy()))]
     SavedVm {
-        /// Which source.
+        /// The number of the source.
         nth: usize,
     },
-    /// A range makes no sense.
+    /// A range of the raw memory file is invalid.
     #[error(
         "a range of {} bytes from byte {} of the file to byte {} of the image: {why}",
         range.len,
@@ -45,28 +47,28 @@ pub enum ImageError {
     Range {
         /// The range.
         range: ImageRange,
-        /// The reason.
+        /// The reason why the range is invalid.
         why: Misfit,
     },
-    /// A source was changed, or became shorter, while it was read.
+    /// A source was changed or shortened while it was read.
     #[error(
         "source {nth} was changed while it was read: it had {had} bytes, and has {has}{}",
         Remedy(self.remedy())
     )]
     Changed {
-        /// Which source.
+        /// The number of the source.
         nth: usize,
-        /// Bytes that it had when the load began.
+        /// Bytes of the source when the load began.
         had: u64,
-        /// Bytes that it has.
+        /// Bytes of the source now.
         has: u64,
     },
     /// A source could not be read.
     #[error("source {nth} cannot be read at byte {at}")]
     Read {
-        /// Which source.
+        /// The number of the source.
         nth: usize,
-        /// The offset in bytes.
+        /// The offset in the source, in bytes.
         at: u64,
         /// The kernel's error.
         source: io::Error,
@@ -75,22 +77,22 @@ pub enum ImageError {
     #[cfg(feature = "delta")]
     #[error("source {nth} is refused")]
     Delta {
-        /// Which source.
+        /// The number of the source.
         nth: usize,
-        /// The reason.
+        /// The reason why the delta was refused.
         source: DeltaError,
     },
-    /// The sources have more memory than may be populated for them.
+    /// The load would populate more memory than its limit permits.
     #[error(
         "the image needs more than the {} that may be populated for it{}",
         size(most),
         Remedy(self.remedy())
     )]
     TooLarge {
-        /// Bytes that may be populated.
+        /// The limit in bytes.
         most: u64,
     },
-    /// Memory is short, and the rest is left to other processes.
+    /// Memory is short. The remaining memory is left to other processes.
     #[error("the image needs more memory, and the load leaves the last {left} MiB to others: {0}{remedy}", left = MemoryBudget::RESERVE >> 20, remedy = Remedy(self.remedy()))]
     NoMemory(Available),
     /// The image could not be populated.
@@ -99,30 +101,30 @@ pub enum ImageError {
     /// The load was cancelled.
     #[error("the load was cancelled")]
     Cancelled,
-    /// No thread was asked for.
+    /// The requested number of threads was 0.
     #[error("`threads` must be at least 1")]
     NoThreads,
-    /// The file is no image: it is no file of memory, or its bytes could be changed.
+    /// The file is not an image: it is not a file of memory, or a process could change its bytes.
     #[error("the file is no image: it is not sealed against writes and other lengths{}", Remedy(self.remedy()))]
     NotSealed,
-    /// The folder is in no file system of shared memory.
+    /// The folder is not in a file system of shared memory.
     #[error("the folder is in no tmpfs{}", Remedy(self.remedy()))]
     NoTmpfs,
-    /// There are sources behind the first one, and the crate was built without the feature `delta`.
+    /// There are several sources, and the crate was built without the feature `delta`.
     #[error("this program cannot read deltas: it was built without the feature `delta`")]
     NoDeltas,
-    /// The broker has no such image, or cannot be asked.
+    /// The broker has no such image, or the request to the broker failed.
     #[error(transparent)]
     Broker(#[from] LeaseError),
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
-    /// Any other refusal of the kernel.
+    /// The kernel refused another system call.
     #[error("{call} failed")]
     Kernel {
         /// The system call.
         call: &'static str,
-        /// Its error.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -139,7 +141,8 @@ fn free_memory(error: &PopulateError) -> Option<&'static str> {
 }
 
 impl ImageError {
-    /// Returns what the program or a user can do about it.
+    /// Returns a step by which a user or the program can prevent this error; `None` if no step is
+    /// known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -185,7 +188,7 @@ impl ImageError {
         }
     }
 
-    /// The source that it is about, if it is about one.
+    /// Returns the number of the source that caused the error, if a source did.
     #[doc(hidden)]
     #[must_use]
     pub fn source_number(&self) -> Option<usize> {

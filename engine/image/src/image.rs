@@ -1,4 +1,4 @@
-//! An image: a sealed file of memory.
+//! Images: sealed files of memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,8 +13,9 @@ use crate::clones::FileIdentity;
 use crate::error::ImageError;
 use crate::mapping::PrivateMapping;
 
-/// Memory that no process can change any more, and that many processes map privately: each has the same pages until it
-/// writes to them. The memory is the kernel's again when the last descriptor and mapping is gone.
+/// Sealed memory on huge pages. No process can change it, and many processes map it privately: they
+/// share its pages until they write to them. The kernel frees the memory when the last descriptor
+/// and the last mapping are gone.
 #[derive(Debug)]
 pub struct Image {
     file: OwnedFd,
@@ -23,25 +24,28 @@ pub struct Image {
 }
 
 impl Image {
-    /// Loads a raw memory file, as Firecracker and QEMU write it.
+    /// Loads a raw memory file, in the format that Firecracker and QEMU write.
     ///
     /// # Errors
-    /// [`ImageError`]: the file cannot be opened or read, or was changed meanwhile, or memory is short.
+    /// [`ImageError`] if the file cannot be opened or read, if it was changed during the load, or
+    /// if memory is short.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ImageError> {
         let opened = crate::raw::open(path.as_ref());
         let file = opened.map_err(|source| ImageError::Read { nth: 0, at: 0, source })?;
         Self::builder("image").source(file).load()
     }
 
-    /// An image of several files, or of parts of one. `/proc` shows it as `/memfd:hugekit:NAME`.
+    /// Makes a builder for an image of several files, or of parts of a file. `/proc` shows the
+    /// image as `/memfd:hugekit:NAME`.
     pub fn builder<'a>(name: &str) -> ImageBuilder<'a> {
         ImageBuilder::new(name)
     }
 
-    /// An image that the broker at `socket` holds: `hugekit broker`, which runs as root or as this process's user.
+    /// Opens an image that the broker at `socket` holds. The broker must run as root or as this
+    /// process's user.
     ///
     /// # Errors
-    /// [`ImageError::Broker`].
+    /// [`ImageError::Broker`] if the broker has no such image, or if the request failed.
     pub fn of_broker(socket: impl AsRef<Path>, name: &str) -> Result<Self, ImageError> {
         let unknown = LeaseError::Refused(Refusal::NoImage);
         let name = name.parse().map_err(|_| unknown)?;
@@ -49,10 +53,11 @@ impl Image {
         Ok(Self { huge: facts.huge, ..Self::check(file)? })
     }
 
-    /// An image of a file that another process has loaded, if no process can change it any more.
+    /// Makes an image of a file that another process has loaded, after a check that no process can
+    /// change the file.
     ///
     /// # Errors
-    /// [`ImageError::NotSealed`].
+    /// [`ImageError::NotSealed`] if a process could change the file.
     pub fn check(file: OwnedFd) -> Result<Self, ImageError> {
         headroom::check()?;
         let kernel = ImageError::of("fcntl(F_GET_SEALS)");
@@ -72,56 +77,60 @@ impl Image {
         Ok(Self { file: image.open_again()?, huge, ..image })
     }
 
-    /// The image's file, opened again for reading: another process that gets it shares no position with this one.
+    /// Opens the image's file again for reading. A process that gets this descriptor shares no file
+    /// position with this process.
     ///
     /// # Errors
-    /// No descriptor is left, or the file's mode forbids it.
+    /// [`ImageError::Kernel`] if no descriptor is left, or if the file's mode forbids reading.
     #[doc(hidden)]
     pub fn open_again(&self) -> Result<OwnedFd, ImageError> {
         memfd::open_for_reading(&self.file).map_err(ImageError::of("open"))
     }
 
-    /// Bytes of it.
+    /// Returns the length of the image in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes that were on huge pages when it was loaded; 0 of a file that was [checked](Self::check).
+    /// Returns the number of bytes that were on huge pages when the image was loaded; 0 if the
+    /// image was made by [`check`](Self::check).
     #[must_use]
     pub fn huge_bytes(&self) -> u64 {
         self.huge
     }
 
-    /// Bytes of it that the kernel has put pages behind: the others are zero.
+    /// Returns the number of bytes that are populated. The other bytes are zero.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// [`ImageError::Kernel`] if the kernel refuses the call.
     pub fn present(&self) -> Result<u64, ImageError> {
         headroom::check()?;
         let facts = memfd::facts(&self.file).map_err(ImageError::of("fstat"))?;
         Ok(facts.map_or(0, |facts| facts.present))
     }
 
-    /// The numbers by which `/proc/PID/maps` shows it.
+    /// Returns the numbers by which `/proc/PID/maps` shows the image.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// [`ImageError::Kernel`] if the kernel refuses the call.
     #[doc(hidden)]
     pub fn identity(&self) -> Result<FileIdentity, ImageError> {
         FileIdentity::of(&self.file)
     }
 
-    /// Maps it privately, at a multiple of 2 MiB. A mapping goes on without the image.
+    /// Maps the image privately, at a multiple of 2 MiB. The mapping stays valid after the image is
+    /// dropped.
     ///
     /// # Errors
-    /// Addresses or mappings are short.
+    /// [`ImageError::Kernel`] if the process has no addresses or no mappings left, and
+    /// [`ImageError::Heap`] if the heap has no room.
     pub fn map(&self) -> Result<PrivateMapping, ImageError> {
         headroom::check()?;
         PrivateMapping::new(self)
     }
 
-    /// The file, opened for reading, to be passed on to another program.
+    /// Returns the file of the image, opened for reading, for another program.
     #[must_use]
     pub fn into_file(self) -> OwnedFd {
         self.file

@@ -10,11 +10,12 @@ use hugekit_sys::private_file::PrivateFile;
 use crate::error::ImageError;
 use crate::image::Image;
 
-/// An image, mapped privately: its bytes to read, and this process's own where it writes.
+/// An image, mapped privately. Reads return the bytes of the image, or the bytes that this process
+/// has written there.
 ///
-/// A read costs a fault for each 2 MiB that is on a huge page. A write copies the base page that it meets, and from then
-/// on the 2 MiB around it are mapped by base pages. If memory is short at that moment, the kernel's OOM killer ends a
-/// process: no error can be returned.
+/// The first read of each 2 MiB on a huge page costs one fault. The first write to a base page
+/// copies the page, and from then on the 2 MiB around it are mapped by base pages. If memory is
+/// short at that moment, the kernel's OOM killer ends a process: no error can be returned.
 pub struct PrivateMapping {
     mapped: PrivateFile,
     bytes: usize,
@@ -27,7 +28,8 @@ impl PrivateMapping {
         Ok(Self { mapped: mapped.map_err(ImageError::of("mmap"))?, bytes })
     }
 
-    /// Its bytes, for languages whose programs share memory between threads by rules of their own.
+    /// Returns the bytes as a raw slice. This is for languages whose programs share memory between
+    /// threads by rules of their own.
     #[doc(hidden)]
     #[must_use]
     pub fn as_raw(&self) -> *mut [u8] {

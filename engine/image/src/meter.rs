@@ -1,4 +1,4 @@
-//! How far a load is, over all of its sources: who is told, and who may stop it.
+//! The progress of a load over all of its sources: the callback, and the flag that stops the load.
 
 use hugekit_bulk::Cancel;
 use hugekit_bulk::parallel::Progress;

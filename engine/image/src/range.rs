@@ -1,4 +1,4 @@
-//! Which bytes of a memory file are which bytes of the image.
+//! Ranges of a memory file, and their places in the image.
 
 use hugekit_lease::protocol::ImageRange;
 
@@ -8,24 +8,24 @@ use crate::error::ImageError;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Misfit {
-    /// It has no bytes.
+    /// The range has no bytes.
     #[error("it has no bytes")]
     Empty,
-    /// It ends behind the file.
+    /// The range ends beyond the end of the file.
     #[error("the file has {file} bytes")]
     BeyondFile {
         /// Bytes of the file.
         file: u64,
     },
-    /// It would end behind the longest file that there can be.
+    /// The range would end beyond the highest possible offset of a file.
     #[error("no image is that long")]
     BeyondImage,
-    /// Another range has some of its bytes in the image.
+    /// Another range has bytes at the same offsets of the image.
     #[error("it overlaps the one of {len} bytes at {to}")]
     Overlap {
-        /// Bytes of the other one.
+        /// Bytes of the other range.
         len: u64,
-        /// The offset of the other one in the image.
+        /// The offset of the other range in the image.
         to: u64,
     },
 }

@@ -1,4 +1,5 @@
-//! A raw memory file: read by read(2), because a file that shrinks while it is mapped ends its reader by SIGBUS.
+//! A raw memory file. It is read by read(2), because a reader of a mapped file gets SIGBUS if the
+//! file shrinks.
 
 #[cfg(feature = "delta")]
 use std::cell::Cell;
@@ -20,13 +21,13 @@ use crate::canvas::{BLOCK, Canvas};
 use crate::error::ImageError;
 use crate::meter::Meter;
 
-/// Bytes that are read at once, to be compared with zero and copied while it is in the cache.
+/// Bytes of one read. They are compared with zero and copied while they are in the cache.
 const PIECE: usize = 256 << 10;
 
 /// The first bytes of files in which QEMU and libvirt save a VM with its memory.
 const HEADS_OF_SAVED_VMS: [&[u8]; 3] = [b"QEVM", b"LibvirtQemudSave", b"LibvirtQemudPart"];
 
-/// Opens a file to load from. A FIFO that no process writes to is opened too, and is refused by the load: plain open(2)
+/// Opens a file for a load. A FIFO without a writer is opened too, and the load refuses it; open(2)
 /// would wait for a writer.
 ///
 /// # Errors
@@ -73,7 +74,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Returns whether it begins with these bytes.
+    /// Returns true if it begins with these bytes.
     pub(crate) fn begins_with(&self, magic: &[u8]) -> Result<bool, ImageError> {
         let mut start = vec![0; magic.len()];
         if self.bytes() < magic.len() as u64 {
@@ -145,7 +146,8 @@ impl Raw {
         Ok(())
     }
 
-    /// Bytes of the image's granules in which this range has bytes that lie in no hole.
+    /// Returns the number of bytes of the image's granules in which this range has bytes that lie
+    /// in no hole.
     pub(crate) fn needed(&self, range: ImageRange) -> Result<u64, ImageError> {
         let granule = HUGE_PAGE_BYTES as u64;
         let (mut at, mut needed) = (range.from, 0);

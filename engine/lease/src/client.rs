@@ -1,4 +1,4 @@
-//! A program that asks a broker.
+//! The client of a broker.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -16,7 +16,7 @@ pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
 /// Memory from a broker: populated, zeroed, and used by no other process.
 ///
-/// When its last descriptor and mapping are gone, the memory returns to the kernel.
+/// The memory returns to the kernel when the last descriptor and the last mapping are gone.
 #[derive(Debug)]
 pub struct Lease {
     memory: MemoryFile,
@@ -25,15 +25,19 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Asks the broker at `socket` for `bytes`, which are the size of its units, and waits up to `wait` for one to be
-    /// ready: not at all if that is zero.
+    /// Requests `bytes` from the broker at `socket`. `bytes` must be the size of a unit of the
+    /// broker. If no unit is ready, the call waits at most `wait` for a unit; if `wait` is zero,
+    /// the call does not wait.
     ///
-    /// The broker has to run as root or as the user of this process: another one could keep the memory and write to
-    /// it.
+    /// The broker must run as root or as the user of this process. Another user's broker could keep
+    /// the memory and write to it.
     ///
     /// # Errors
-    /// [`LeaseError`]: no broker, or one of another user; it refuses, with its reason; it has not answered 30 seconds
-    /// after `wait`; it sends other memory than that.
+    /// - [`LeaseError::NoBroker`] if no broker listens at `socket`, and [`LeaseError::Untrusted`]
+    ///   if the broker belongs to another user.
+    /// - [`LeaseError::Refused`] with the broker's reason.
+    /// - [`LeaseError::NoAnswer`] if the broker has not answered 30 seconds after `wait`.
+    /// - Another [`LeaseError`] if the answer or its memory does not fit the request.
     pub fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Self, LeaseError> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let request = Request::Lease { bytes: bytes as u64, wait_ms };
@@ -50,59 +54,60 @@ impl Lease {
         }
     }
 
-    /// Bytes of the memory.
+    /// Returns the length of the memory in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
     }
 
-    /// The backing of the memory.
+    /// Returns the backing of the memory.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.memory.backing()
     }
 
-    /// Whose control group it is charged to.
+    /// Returns the payer of the memory: the process whose control group is charged for it.
     #[must_use]
     pub fn payer(&self) -> Payer {
         self.payer
     }
 
-    /// Bytes of it that were on huge pages when the broker had populated it, as the broker says: all of it on reserved
-    /// pages, and of transparent ones as many as the kernel had.
+    /// Returns the number of bytes that were on huge pages when the broker had populated the
+    /// memory, according to the broker. On reserved pages these are all bytes. On transparent
+    /// pages, they are as many as the kernel had.
     #[must_use]
     pub fn huge_bytes(&self) -> u64 {
         self.huge
     }
 
-    /// The file, to be passed on to another program.
+    /// Returns the file of the memory, for another program.
     #[must_use]
     pub fn into_file(self) -> OwnedFd {
         self.memory.into_file()
     }
 
-    /// The memory that was leased.
+    /// Returns the leased memory.
     pub fn into_memory(self) -> MemoryFile {
         self.memory
     }
 }
 
-/// The process on the other end of a connection, as it was when it connected or listened.
+/// The process at the other end of a connection, at the moment when it connected or listened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
-    /// Its number; 0 if it is in a namespace that this process cannot see.
+    /// The number of the process; 0 if the process is in a namespace that this process cannot see.
     pub pid: u32,
-    /// Its effective user.
+    /// The effective user of the process.
     pub uid: u32,
-    /// Its effective group.
+    /// The effective group of the process.
     pub gid: u32,
 }
 
-/// Who is on the other end of a connection.
+/// Returns the process at the other end of a connection.
 ///
 /// # Errors
-/// It is no connection of unix(7).
+/// [`LeaseError`] if `connection` is not a connection of unix(7).
 pub fn peer(connection: impl AsFd) -> Result<Peer, LeaseError> {
     let peer = seqpacket::peer(connection).map_err(kernel("getsockopt(SO_PEERCRED)"))?;
     Ok(Peer { pid: peer.pid.unsigned_abs(), uid: peer.uid, gid: peer.gid })
@@ -120,9 +125,10 @@ pub fn status(socket: &Path) -> Result<Status, LeaseError> {
     }
 }
 
-/// Has the broker at `socket` give units back to the kernel that no client has, if less than `bytes` are free: for a
-/// program that starts without a lease. `page_size` is that of the reserved huge pages which the program needs; 0 for
-/// other memory. Returns the bytes of these units.
+/// Requests that the broker at `socket` returns units to the kernel until `bytes` are free, for a
+/// program that starts without a lease. The broker returns only units that no client has.
+/// `page_size` is the size of the reserved huge pages that the program needs, or 0 for other
+/// memory. Returns the bytes of the returned units.
 ///
 /// # Errors
 /// The errors of [`Lease::ask`].

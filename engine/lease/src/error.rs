@@ -1,4 +1,4 @@
-//! Why there is no lease, in figures.
+//! Errors of leases, with figures.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ use hugekit_sys::backing::Backing;
 use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::{ErrorKind, Remedy};
 
-/// An error of requesting a lease, or of making a file of memory. Nothing is allocated then.
+/// An error of requesting a lease, or of making a file of memory. After an error nothing is
+/// allocated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
@@ -27,7 +28,7 @@ pub enum LeaseError {
     NoBroker {
         /// The socket.
         socket: PathBuf,
-        /// Bytes of the lease that was requested, if it was a lease.
+        /// Bytes of the requested lease, if the request was for a lease.
         unit: Option<u64>,
         /// The kernel's answer.
         source: io::Error,
@@ -39,15 +40,15 @@ pub enum LeaseError {
         socket.display(), Remedy(Some(START_AS_ROOT))
     )]
     Untrusted {
-        /// The socket.
+        /// The path of the socket.
         socket: PathBuf,
-        /// The user.
+        /// The user of the program.
         uid: u32,
     },
-    /// The broker does not do what it is asked for.
+    /// The broker refuses the request.
     #[error("the broker refuses: {0}{remedy}", remedy = Remedy(.0.remedy()))]
     Refused(Refusal),
-    /// The broker did not answer in time: it is stopped, or it hangs.
+    /// The broker did not answer in time: it was stopped, or it does not respond.
     #[error(
         "the broker at {} has not answered for {:.0}s{}",
         socket.display(), within.as_secs_f64(), Remedy(Some(SEE_PROCESS))
@@ -70,10 +71,10 @@ pub enum LeaseError {
     /// The file cannot be adopted.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// The kernel has no pages of this size.
+    /// The kernel has no huge pages of this size.
     #[error("this kernel has no huge pages of {}", Size(*page_size).exact())]
     NoHugePages {
-        /// In bytes.
+        /// Bytes of a huge page.
         page_size: usize,
     },
     /// Too few huge pages are free.
@@ -85,7 +86,7 @@ pub enum LeaseError {
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
-    /// The kernel refused something else.
+    /// The kernel refused another system call.
     #[error("{call} failed")]
     Kernel {
         /// The system call.
@@ -99,47 +100,47 @@ pub enum LeaseError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unfit {
-    /// It is not a sealable file of memory, but a file on a disk, a pipe, or a file of a mounted
-    /// file system.
+    /// The file is not a sealable file of memory, but a file on a disk, a pipe, or a file of a
+    /// mounted file system.
     #[error("the descriptor is of no file that memfd_create(2) has made")]
     NoMemoryFile,
     /// The folder is not in a file system of memory.
     #[error("the folder is in no hugetlbfs and no tmpfs")]
     NoMemoryFolder,
-    /// Another process may change its length; accesses would end in SIGBUS.
+    /// Another process may change the length of the file, so accesses could end in SIGBUS.
     #[error("the file is not sealed against shrinking and growing")]
     NotSealed,
-    /// It cannot be written through the descriptor.
+    /// The descriptor does not permit writing.
     #[error("the file cannot be written: it is sealed against that, or open for reading only")]
     ReadOnly,
-    /// Its length is 0, or not a multiple of its page size.
+    /// The length of the file is 0, or not a multiple of its page size.
     #[error("{bytes} bytes are not one or more whole pages of {}", Size(*page_size).exact())]
     Length {
-        /// Its length in bytes.
+        /// The length of the file in bytes.
         bytes: u64,
-        /// Bytes of its pages.
+        /// Bytes of a page of the file.
         page_size: usize,
     },
-    /// Its length is not the requested one.
+    /// The file does not have the requested length.
     #[error("the file has {}, but {} were asked for", Size(*bytes).exact(), Size(*wanted).exact())]
     Other {
-        /// Its length in bytes.
+        /// The length of the file in bytes.
         bytes: usize,
         /// Bytes requested.
         wanted: usize,
     },
-    /// This library does not know its page size.
+    /// This library does not know the page size of the file.
     #[error("the file's huge pages are of {page_size} bytes, neither of 2 MiB nor of 1 GiB")]
     PageSize {
-        /// Bytes of its pages.
+        /// Bytes of a page of the file.
         page_size: u64,
     },
-    /// Fewer bytes are populated than announced.
+    /// Fewer bytes are populated than the broker announced.
     #[error("of {} only {} are populated", Size(*bytes).exact(), Size(*present as usize).exact())]
     NotPopulated {
-        /// Its length in bytes.
+        /// The length of the file in bytes.
         bytes: usize,
-        /// Bytes of these that are populated.
+        /// Bytes of the file that are populated.
         present: u64,
     },
 }
@@ -155,10 +156,10 @@ fn is_denied(source: &io::Error) -> bool {
     source.kind() == io::ErrorKind::PermissionDenied
 }
 
-/// The socket of root's broker, at which it listens by default.
+/// The socket at which a broker of root listens by default.
 const OF_ROOT: &str = "/run/hugekit/broker.sock";
 
-/// The command that starts a broker for the request.
+/// Returns the command that starts a broker for the request.
 fn start(socket: &Path, unit: Option<u64>) -> String {
     let unit = unit
         .map_or_else(|| " [--unit SIZE]".to_owned(), |bytes| format!(" --unit {}", option(bytes)));
@@ -169,7 +170,7 @@ fn start(socket: &Path, unit: Option<u64>) -> String {
     format!("start one: hugekit broker{unit}{at}")
 }
 
-/// A size as an option has it: without a space.
+/// Returns a size as an option has it: without a space.
 fn option(bytes: u64) -> String {
     let size = Size::from(bytes).exact().to_string();
     size.replace(" bytes", "").replace(' ', "")
@@ -181,7 +182,8 @@ fn one_version(malformed: &Malformed) -> Option<&'static str> {
 }
 
 impl LeaseError {
-    /// Returns how an administrator or the program can prevent this error; `None` if no remedy is known.
+    /// Returns a step by which an administrator or the program can prevent this error; `None` if no
+    /// step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -208,7 +210,7 @@ impl LeaseError {
     }
 }
 
-/// The shortage of huge pages in figures, if there is one.
+/// Returns the shortage of huge pages in figures, if there is one.
 pub(super) fn shortage(root: &Root, backing: Backing, bytes: usize) -> Option<LeaseError> {
     let page_size = backing.page_size() as u64;
     let pool = hugepages::read_size(root, page_size).ok().filter(|_| backing.is_reserved())?;
@@ -216,7 +218,7 @@ pub(super) fn shortage(root: &Root, backing: Backing, bytes: usize) -> Option<Le
 }
 
 impl Unfit {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -227,7 +229,7 @@ impl Unfit {
 }
 
 impl LeaseError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -1,4 +1,5 @@
-//! One request to a broker, and its answer. Each step ends: a broker that is stopped or hangs keeps no client.
+//! One request to a broker, and its answer. Each step has a time limit, so a stopped broker blocks
+//! no client.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,11 +14,12 @@ use super::client::{Peer, peer};
 use super::error::LeaseError;
 use super::protocol::{Answer, LONGEST, Request};
 
-/// The time that a broker has for its answer, beyond the time that a client would wait for a unit. A broker answers
-/// from one thread that never waits, but a host that was short of memory once delayed it by more than 10 s.
+/// The time limit of a broker's answer, beyond the time that a client would wait for a unit. A
+/// broker answers from one thread that never waits, but a host that was short of memory once
+/// delayed the answer by more than 10 s.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 
-/// The pause between attempts to connect if the broker's queue is full.
+/// The pause between attempts to connect while the broker's queue is full.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// An answer, and the descriptor that may come with it.
@@ -28,9 +30,9 @@ type Answered = (Answer, Option<OwnedFd>);
 pub(crate) struct Exchange<'a> {
     socket: &'a Path,
     since: Instant,
-    /// The broker must have room in its queue after this time.
+    /// The moment by which the broker must have room in its queue.
     connects_within: Duration,
-    /// The broker must have answered after this time, which begins before the connection.
+    /// The moment by which the broker must have answered. The time begins before the connection.
     answers_within: Duration,
 }
 
@@ -93,7 +95,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// The answer, behind the messages about the progress of a load.
+    /// Returns the answer, behind the messages about the progress of a load.
     fn answer(
         &self,
         connection: &OwnedFd,
@@ -184,7 +186,7 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(20);
 
-    /// A socket that no program serves, as that of a stopped broker.
+    /// Returns a socket that no program serves, as that of a stopped broker.
     fn unserved(path: &Path) -> OwnedFd {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();

@@ -1,6 +1,6 @@
-//! Images that a broker holds: sealed memory by name, loaded once and mapped by many processes.
+//! Images that a broker holds: sealed memory with a name, loaded once and mapped by many processes.
 //!
-//! The broker has to run as root or as the user of this process, as for a [`Lease`](crate::Lease).
+//! The broker must run as root or as the user of this process, as for a [`Lease`](crate::Lease).
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,11 +13,14 @@ use super::error::LeaseError;
 use super::exchange::Exchange;
 use super::protocol::{Answer, ImageFacts, ImageName, ImageRow, Load, Request};
 
-/// Has the broker at `socket` load an image from open files, and waits up to `wait` for that. The broker reads them with
-/// the rights of this process's user. A broker that is stopped before the load begins is an error after 30 seconds.
+/// Requests that the broker at `socket` loads an image from open files. The call waits at most
+/// `wait` for the end of the load. The broker reads the files with the rights of this process's
+/// user. If the broker is stopped before the load begins, the call returns an error after 30
+/// seconds.
 ///
 /// # Errors
-/// [`LeaseError`]: no broker, or one of another user; or it refuses, with its reason.
+/// [`LeaseError`] if there is no broker, if the broker belongs to another user, or if it refuses,
+/// with its reason.
 pub fn load(
     socket: &Path,
     load: &Load,
@@ -27,8 +30,8 @@ pub fn load(
     load_telling(socket, load, sources, wait, &mut |_, _| {})
 }
 
-/// Like [`load`]. If the load asks for that, `tell` is called now and then with the bytes of the sources that were
-/// read, and the bytes of all sources.
+/// Like [`load`]. If the load requests reports, `tell` is called repeatedly with the bytes of the
+/// sources that were read, and the bytes of all sources.
 ///
 /// # Errors
 /// The errors of [`load`].
@@ -48,10 +51,11 @@ pub fn load_telling(
     }
 }
 
-/// The file of an image: sealed against writes and other lengths, and opened for reading.
+/// Returns the file of an image. The file is sealed against writes and changes of its length, and
+/// opened for reading.
 ///
 /// # Errors
-/// The errors of [`load`]; or the broker sends a file that can be changed.
+/// The errors of [`load`], and an error if the broker sends a file that can be changed.
 pub fn get(socket: &Path, name: ImageName) -> Result<(OwnedFd, ImageFacts), LeaseError> {
     match Exchange::new(socket, Duration::ZERO).ask(&Request::Get(name))? {
         (Answer::Image(facts), Some(file)) => {
@@ -66,7 +70,7 @@ pub fn get(socket: &Path, name: ImageName) -> Result<(OwnedFd, ImageFacts), Leas
     }
 }
 
-/// Has the broker hold an image no longer. Processes that have it keep it.
+/// Requests that the broker drops an image. Processes that map the image keep it.
 ///
 /// # Errors
 /// The errors of [`load`].
@@ -77,7 +81,8 @@ pub fn drop(socket: &Path, name: ImageName) -> Result<(), LeaseError> {
     }
 }
 
-/// The images that this user may have, the oldest first. Root and the broker's own user see all.
+/// Returns the images that this user may use, the oldest first. Root and the broker's own user get
+/// all images.
 ///
 /// # Errors
 /// The errors of [`load`].

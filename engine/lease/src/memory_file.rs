@@ -1,4 +1,4 @@
-//! A file of memory of one length for good: what is leased.
+//! A file of memory with a permanent length. Leases consist of such files.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,12 +24,12 @@ pub struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// A new file of `bytes`, all holes, shown as `/memfd:hugekit:NAME` in `/proc`; its name is cut at the
-    /// first NUL.
+    /// Makes a file of `bytes`, all holes. `/proc` shows the file as `/memfd:hugekit:NAME`; the
+    /// name is cut at the first NUL.
     ///
     /// # Errors
-    /// `bytes` is no multiple of the backing's page size, or 0 ([`LeaseError::Unfit`]); the kernel has no such pages,
-    /// or no descriptor is left.
+    /// [`LeaseError::Unfit`] if `bytes` is 0 or not a multiple of the backing's page size. Another
+    /// [`LeaseError`] if the kernel has no such pages, or if no descriptor is left.
     pub fn create(name: &str, bytes: usize, backing: Backing) -> Result<Self, LeaseError> {
         headroom::check()?;
         let page_size = backing.page_size();
@@ -48,11 +48,13 @@ impl MemoryFile {
         Ok(Self { file, bytes, backing })
     }
 
-    /// A new file without a name, all holes, in a folder of a mounted hugetlbfs or of a tmpfs: for programs that are
-    /// told a path. Any process that opens it by a [name](Self::link) may change its length.
+    /// Makes a file without a name, all holes, in a folder of a mounted hugetlbfs or of a tmpfs.
+    /// This is for programs that need a path. A process that opens the file by a [name](Self::link)
+    /// may change its length.
     ///
     /// # Errors
-    /// The errors of [`create`](Self::create); or the folder is in no such file system.
+    /// The errors of [`create`](Self::create), and an error if the folder is in no such file
+    /// system.
     pub fn create_in(folder: &Path, bytes: usize) -> Result<Self, LeaseError> {
         headroom::check()?;
         let kernel = |call| move |errno: Errno| LeaseError::Kernel { call, source: errno.into() };
@@ -68,23 +70,23 @@ impl MemoryFile {
         Ok(Self { file, bytes, backing })
     }
 
-    /// Gives a file that was made in a folder its name, which no file there may have yet. The name, and the memory
-    /// with it, stays until it is removed.
+    /// Gives a name to a file of [`create_in`](Self::create_in). The folder may have no file of
+    /// that name yet. The memory stays allocated until the name is removed.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// [`LeaseError::Kernel`] if the kernel refuses the name.
     pub fn link(&self, path: &Path) -> Result<(), LeaseError> {
         headroom::check()?;
         memfd::link(&self.file, path)
             .map_err(|errno| LeaseError::Kernel { call: "linkat", source: errno.into() })
     }
 
-    /// Takes a file of memory that another process has made, after a look at all that can be looked at: it is memory,
-    /// of pages of a size that this library knows, of one length for good, and may be written. What it holds, and
-    /// which other process has it, cannot be seen.
+    /// Makes a memory file of a file from another process, after checks: the file is memory, this
+    /// library knows its page size, its length is permanent, and it may be written. The content of
+    /// the file cannot be checked, nor can other holders of the file.
     ///
     /// # Errors
-    /// The first of these conditions that the file does not meet.
+    /// [`LeaseError::Unfit`] with the first of these conditions that the file does not meet.
     pub fn check(file: OwnedFd) -> Result<Self, LeaseError> {
         headroom::check()?;
         let facts = memfd::facts(&file)
@@ -94,7 +96,7 @@ impl MemoryFile {
         Ok(Self { file, bytes, backing })
     }
 
-    /// The same file, whose shared memory is not to be put on transparent huge pages.
+    /// Forbids transparent huge pages for this file. By default shared memory uses them.
     #[must_use]
     pub fn on_base_pages(mut self) -> Self {
         if self.backing.is_transparent() {
@@ -107,7 +109,7 @@ impl MemoryFile {
     /// because of a NUMA node or a control group. Does nothing for shared memory.
     ///
     /// # Errors
-    /// [`LeaseError::Pages`] with figures, if too few huge pages are free.
+    /// [`LeaseError::Pages`], with figures, if too few huge pages are free.
     pub fn reserve(&self) -> Result<(), LeaseError> {
         if self.backing.is_reserved() {
             drop(self.mapped()?);
@@ -124,12 +126,12 @@ impl MemoryFile {
         })
     }
 
-    /// Populates the whole file with zeroed pages through a temporary mapping, from one node only
-    /// if one is given. Pages that exist stay as they are. Returns how many bytes are on huge
-    /// pages; for transparent huge pages as many as the kernel had.
+    /// Populates the whole file with zeroed pages through a temporary mapping. Pages that exist do
+    /// not change. `node` restricts the new pages to one NUMA node. Returns the number of bytes on
+    /// huge pages; for transparent huge pages this depends on the kernel's free huge pages.
     ///
     /// # Errors
-    /// [`LeaseError`] if pages are short; [`LeaseError::Pages`] with figures for huge pages.
+    /// [`LeaseError`] if pages are short; for huge pages [`LeaseError::Pages`], with figures.
     ///
     /// # Panics
     /// If the progress callback panics.
@@ -157,23 +159,23 @@ impl MemoryFile {
         Ok(if self.backing.is_reserved() { self.bytes as u64 } else { 0 })
     }
 
-    /// Bytes of the file.
+    /// Returns the length of the file in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The backing of the file. For shared memory from another process it is unknown whether the
-    /// pages are huge; [`Backing::Thp`] is returned if the length allows it.
+    /// Returns the backing of the file. If shared memory comes from another process, its pages are
+    /// unknown: [`Backing::Thp`] is returned if the length permits huge pages.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.backing
     }
 
-    /// Bytes of it that the kernel has put pages behind.
+    /// Returns the number of bytes of the file that are populated.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// [`LeaseError::Kernel`] if the kernel refuses the call.
     pub fn present(&self) -> Result<u64, LeaseError> {
         headroom::check()?;
         let facts = memfd::facts(&self.file)
@@ -181,7 +183,7 @@ impl MemoryFile {
         Ok(facts.map_or(0, |facts| facts.present))
     }
 
-    /// The file alone.
+    /// Returns the descriptor of the file.
     #[must_use]
     pub fn into_file(self) -> OwnedFd {
         self.file

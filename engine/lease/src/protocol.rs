@@ -1,8 +1,8 @@
-//! What a broker and its clients say to each other: `engine/lease/PROTOCOL.md`.
+//! Messages between a broker and its clients. `engine/lease/PROTOCOL.md` describes them.
 //!
-//! One connection of `SOCK_SEQPACKET` carries one request and one answer, each one message. A request and the head of
-//! an answer are [`MESSAGE`] bytes of little-endian numbers; what is not used is zero. The first eight bytes mean the
-//! same in every version.
+//! One connection of `SOCK_SEQPACKET` carries one request and one answer, each as one message. A
+//! request and the head of an answer are [`MESSAGE`] bytes of little-endian numbers. Unused bytes
+//! are zero. The first eight bytes have the same meaning in every version.
 
 mod images;
 
@@ -20,46 +20,47 @@ pub use images::{
 /// The version of this protocol.
 pub const VERSION: u16 = 1;
 
-/// Bytes of most requests, and of the head of an answer.
+/// The length in bytes of most requests, and of the head of an answer.
 pub const MESSAGE: usize = 64;
 
-/// Bytes of any request at most.
+/// The highest length of a request in bytes.
 pub const LONGEST_REQUEST: usize = images::LONGEST_LOAD;
 
-/// Bytes that stand for one lease behind the head of a status.
+/// The length in bytes of one lease behind the head of a status.
 pub const ROW: usize = 32;
 
-/// Rows of a status at most.
+/// The highest number of rows of a status.
 pub const MOST_ROWS: usize = 1024;
 
-/// Bytes of any answer at most.
+/// The highest length of an answer in bytes.
 pub const LONGEST: usize = MESSAGE + STATUS + MOST_ROWS * ROW;
 
-/// Bytes of a status between its head and its rows.
+/// The length in bytes of a status between its head and its rows.
 const STATUS: usize = 20 * 8;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"hgkl");
 
-/// The reason why a message does not belong to this protocol.
+/// The reason why a message is not valid in this protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// It is not as long as it has to be.
+    /// The message does not have the required length.
     #[error("a message of {len} bytes")]
     Length {
-        /// Its length in bytes.
+        /// The length of the message in bytes.
         len: usize,
     },
-    /// It does not begin with `hgkl`.
+    /// The message does not begin with `hgkl`.
     #[error("a message of another protocol")]
     Magic,
-    /// It is of another version.
+    /// The message has another version.
     #[error("a message of version {version}, not {VERSION}")]
     Version {
-        /// Which.
+        /// The version of the message.
         version: u16,
     },
-    /// It asks for, or answers, what is unknown in this version, or has bytes set that have no meaning there.
+    /// The message has a kind that is unknown in this version, or sets bytes that have no meaning
+    /// in its kind.
     #[error("a message of unknown meaning")]
     Meaning,
 }
@@ -68,42 +69,42 @@ pub enum Malformed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Request {
-    /// A unit of memory.
+    /// A request for a unit of memory.
     Lease {
-        /// Its size in bytes.
+        /// The size of the unit in bytes.
         bytes: u64,
-        /// The time that the client waits for one, in milliseconds.
+        /// The time that the client waits for a unit, in milliseconds.
         wait_ms: u64,
     },
-    /// The status of the broker.
+    /// A request for the status of the broker.
     Status,
-    /// An image, to be loaded from the files whose descriptors come with the message.
+    /// A request to load an image from files, whose descriptors come with the message.
     Load(Box<Load>),
-    /// A descriptor of an image.
+    /// A request for a descriptor of an image.
     Get(ImageName),
-    /// The broker is to drop an image.
+    /// A request to drop an image.
     Drop(ImageName),
-    /// The list of images.
+    /// A request for the list of images.
     Images,
-    /// The broker is to give back units that no client has, as far as memory is too short for a program
-    /// that starts without a lease.
+    /// A request to return units to the kernel, for a program that starts without a lease. The
+    /// broker returns units that no client has, until the program has enough memory.
     GiveBack {
         /// Bytes that the program needs.
         bytes: u64,
-        /// Bytes of the reserved huge pages that it needs; 0 for other memory.
+        /// Bytes of the reserved huge pages that the program needs; 0 for other memory.
         page_size: u64,
     },
 }
 
-/// Whose control group the memory of a lease is charged to.
+/// The owner of the control group that is charged for the memory of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Payer {
-    /// The broker's.
+    /// The broker.
     Broker,
-    /// The client's own.
+    /// The client.
     Client,
-    /// The one that the broker was told of.
+    /// The group that the administrator named to the broker.
     Group,
 }
 
@@ -111,62 +112,63 @@ pub enum Payer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// A descriptor comes with the message: a file of memory, populated.
+    /// A lease. A descriptor comes with the message: a file of memory, populated.
     Leased {
-        /// Its size in bytes.
+        /// The length of the memory in bytes.
         bytes: u64,
-        /// Bytes of its pages.
+        /// Bytes of a page of the memory.
         page_size: u64,
-        /// The process whose control group is charged.
+        /// The owner of the control group that is charged.
         payer: Payer,
-        /// Bytes of it that were on huge pages when it was populated.
+        /// Bytes of the memory that were on huge pages when it was populated.
         huge: u64,
     },
-    /// No lease, and why.
+    /// The request was refused, with the reason.
     Refused(Refusal),
     /// The status of the broker.
     Status(Box<Status>),
-    /// The progress of a load, if its request asked for it. The answer follows.
+    /// The progress of a load, if the request asked for reports. The answer follows later.
     Loading {
         /// Bytes of the sources that were read.
         done: u64,
         /// Bytes of all sources.
         total: u64,
     },
-    /// The image is loaded.
+    /// The image was loaded.
     Loaded(ImageFacts),
-    /// A descriptor comes with the message: the image's file, sealed and opened for reading.
+    /// An image. A descriptor comes with the message: the image's file, sealed and opened for
+    /// reading.
     Image(ImageFacts),
-    /// The broker holds the image no longer.
+    /// The broker has dropped the image.
     Dropped,
     /// The images that the client may see.
     Images(Vec<ImageRow>),
-    /// Units were given back to the kernel, or are being given back.
+    /// The broker has returned units to the kernel, or is returning them.
     GivenBack {
-        /// Bytes of these units.
+        /// Bytes of the returned units.
         bytes: u64,
     },
 }
 
-/// The reason why a broker gives no lease. All sizes are bytes.
+/// The reason why a broker refuses a request. All sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The request was none that the broker understands.
+    /// The broker does not know this kind of request.
     #[error("the broker does not understand the request; it speaks version {newest}")]
     NotUnderstood {
-        /// The newest version that it speaks.
+        /// The newest version of the protocol that the broker supports.
         newest: u64,
     },
-    /// The broker serves its own user only.
+    /// The broker serves only its own user.
     #[error("the broker runs as user {served} and serves that user only, not user {uid}")]
     NotServed {
         /// The client's user.
         uid: u64,
-        /// The broker's.
+        /// The broker's user.
         served: u64,
     },
-    /// Every lease of this broker is one unit.
+    /// The lease does not have the size of a unit. All leases of this broker have this size.
     #[error("{} were asked for, but the broker's units are of {}", size(asked), size(unit))]
     WrongSize {
         /// The requested size.
@@ -174,7 +176,7 @@ pub enum Refusal {
         /// The size of a unit.
         unit: u64,
     },
-    /// The user would have more than its quota.
+    /// With this lease, the user would exceed its quota.
     #[error(
         "{} were asked for, but the user's leases are {} of a quota of {}",
         size(asked),
@@ -184,12 +186,12 @@ pub enum Refusal {
     OverQuota {
         /// The requested size.
         asked: u64,
-        /// The bytes that the user has, and those that its ended leases have not returned yet.
+        /// Bytes of the user's leases, and of ended leases whose memory has not returned yet.
         used: u64,
-        /// The most bytes that the user may have.
+        /// The user's quota.
         quota: u64,
     },
-    /// No unit was ready within the time.
+    /// No unit became ready within the client's time.
     #[error(
         "{}: {} of {} are populated of the next one, and {} served before",
         none_ready(*waited_ms), size(present), size(unit), clients(*before)
@@ -201,10 +203,10 @@ pub enum Refusal {
         present: u64,
         /// The size of a unit.
         unit: u64,
-        /// Clients that were to be served first.
+        /// Clients that the broker had to serve first.
         before: u64,
     },
-    /// The machine has not enough memory of the kind.
+    /// The machine has not enough free memory of this kind.
     #[error(
         "a unit needs {} in pages of {}, {} are free, and the broker leaves {} of them to others",
         size(unit),
@@ -217,27 +219,28 @@ pub enum Refusal {
         unit: u64,
         /// Bytes of a page.
         page_size: u64,
-        /// Free memory of that kind, promised to no process.
+        /// Free memory of this kind that is not promised to a process.
         free: u64,
-        /// The bytes that the broker leaves free.
+        /// Bytes that the broker leaves free.
         keep_free: u64,
     },
-    /// The user has as many connections to the broker as it may have, or all users together have.
+    /// The user has as many connections to the broker as one user may have, or all users together
+    /// have as many as they may have.
     #[error(
         "the broker serves no more than {most} connections, of one user no more than {most_of_user}"
     )]
     Busy {
-        /// Connections of all users.
+        /// The highest number of connections of all users.
         most: u64,
-        /// Connections of one user.
+        /// The highest number of connections of one user.
         most_of_user: u64,
     },
-    /// The kernel refused the memory while it was populated.
+    /// The kernel refused memory while a unit was populated.
     #[error("a unit could not be populated: {}", failure(*errno, *signal))]
     NotPopulated {
         /// The number of the system error, or 0.
         errno: u64,
-        /// The signal that ended the process that populated, or 0: 9 from the kernel's OOM killer.
+        /// The signal that ended the populating process, or 0. The kernel's OOM killer sends 9.
         signal: u64,
     },
     /// The broker is ending.
@@ -246,21 +249,21 @@ pub enum Refusal {
     /// The broker has no units.
     #[error("the broker has no memory to lease: it holds images only")]
     NoUnits,
-    /// The user may have no image of this name.
+    /// There is no image of this name that the user may use.
     #[error("the broker has no image of that name for this user")]
     NoImage,
-    /// The user has an image of this name.
+    /// The user already has an image of this name.
     #[error("the broker has an image of that name already")]
     ImageExists,
-    /// The broker holds as many images as it may.
+    /// The broker holds the highest permitted number of images.
     #[error("the broker holds no more than {most} images, of one user no more than {most_of_user}")]
     TooManyImages {
-        /// Images of all users.
+        /// The highest number of images of all users.
         most: u64,
-        /// Images of one user.
+        /// The highest number of images of one user.
         most_of_user: u64,
     },
-    /// The machine has too little memory for an image.
+    /// The machine has not enough memory for an image.
     #[error(
         "the image needs up to {}, {} are available, and the broker leaves {} of them to others",
         size(asked),
@@ -268,31 +271,32 @@ pub enum Refusal {
         size(keep_free)
     )]
     NoMemory {
-        /// Bytes that the client asked for.
+        /// Bytes that the client requested.
         asked: u64,
         /// Available memory.
         free: u64,
-        /// The bytes that the broker leaves free.
+        /// Bytes that the broker leaves free.
         keep_free: u64,
     },
-    /// Only root and the broker's own user load images for all users, or drop them.
+    /// The image is for all users. Only root and the broker's own user may load or drop such
+    /// images.
     #[error(
         "images for all users are loaded and dropped by root and by user {served}, not by user {uid}"
     )]
     NotForAll {
         /// The client's user.
         uid: u64,
-        /// The broker's.
+        /// The broker's user.
         served: u64,
     },
-    /// The broker loads as many images at once as it may.
+    /// The broker runs the highest permitted number of loads.
     #[error(
         "the broker loads no more than {most} images at once, for one user no more than {most_of_user}"
     )]
     TooManyLoads {
-        /// Loads of all users.
+        /// The highest number of loads of all users.
         most: u64,
-        /// Loads of one user.
+        /// The highest number of loads of one user.
         most_of_user: u64,
     },
     /// The image could not be loaded.
@@ -300,66 +304,66 @@ pub enum Refusal {
     NotLoaded(NotLoaded),
 }
 
-/// The status of a broker. All sizes are bytes.
+/// The status of a broker. All sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
     /// The backing of units.
     pub backing: Backing,
-    /// The node that they come from, if one was said.
+    /// The NUMA node of the units, if the broker was started with a node.
     pub node: Option<u32>,
     /// The size of a unit.
     pub unit: u64,
-    /// Units that are to be ready.
+    /// The number of units that the broker tries to keep ready.
     pub target: u64,
-    /// Units that are.
+    /// The number of ready units.
     pub ready: u64,
-    /// Units that are being populated.
+    /// The number of units that are being populated.
     pub filling: u64,
-    /// Populated bytes of these.
+    /// Populated bytes of the units that are being populated.
     pub filled: u64,
-    /// Leases that have not ended.
+    /// The number of leases that have not ended.
     pub leases: u64,
-    /// Memory of ended leases that has not come back to the kernel's free pages: pinned, or taken by another process
-    /// at that moment.
+    /// Bytes of ended leases that have not returned to the kernel's free pages. Such memory is
+    /// pinned, or another process allocated it at once.
     pub unreturned: u64,
-    /// Clients that wait.
+    /// The number of waiting clients.
     pub waiting: u64,
-    /// The bytes that the broker leaves free.
+    /// Bytes that the broker leaves free.
     pub keep_free: u64,
-    /// Free memory of that kind, promised to no process.
+    /// Free memory of this kind that is not promised to a process.
     pub free: u64,
-    /// Leases given since the broker was started.
+    /// The number of leases since the start of the broker.
     pub given: u64,
-    /// The number of units that could not be populated since.
+    /// The number of units that could not be populated since the start of the broker.
     pub failures: u64,
     /// The reason of the last failure.
     pub last_failure: Option<Refusal>,
     /// Bytes of ready units that were on huge pages when they were populated.
     pub huge: u64,
-    /// The leases, the newest last; of more than [`MOST_ROWS`], the oldest.
+    /// The leases, the newest last. If there are more than [`MOST_ROWS`], the oldest of them.
     pub rows: Vec<LeaseRow>,
 }
 
 /// A lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
-    /// The user that has it.
+    /// The user that has the lease.
     pub uid: u32,
-    /// The process that asked, which may have passed it on.
+    /// The process that requested the lease. It may have passed the lease on.
     pub pid: u32,
-    /// Its size in bytes.
+    /// The size of the lease in bytes.
     pub bytes: u64,
-    /// The time since it was given, in milliseconds.
+    /// The time since the lease was given, in milliseconds.
     pub age_ms: u64,
-    /// The process whose control group is charged.
+    /// The owner of the control group that is charged.
     pub payer: Payer,
-    /// True if it has ended, and its memory has not come back.
+    /// True if the lease has ended and its memory has not returned.
     pub is_unreturned: bool,
 }
 
 impl Status {
-    /// Makes the status of a broker that has just been started: without rows.
+    /// Makes the status of a broker that was just started, without rows.
     #[must_use]
     pub fn new(backing: Backing, unit: u64, target: u64) -> Self {
         Self {
@@ -430,7 +434,8 @@ fn none_ready(waited_ms: u64) -> String {
 }
 
 impl Refusal {
-    /// Returns what the client or an administrator can do about it.
+    /// Returns a step by which the client or an administrator can prevent the refusal; `None` if no
+    /// step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -531,7 +536,7 @@ impl Refusal {
     }
 }
 
-/// Figures of a refusal at most.
+/// The highest number of figures of a refusal.
 const FIGURES: usize = 4;
 
 const LEASE: u16 = 1;
@@ -562,7 +567,8 @@ fn backing_of(code: u64) -> Option<Backing> {
 }
 
 impl Request {
-    /// Encodes the request. A load with too many ranges is cut to the most that a message may have.
+    /// Encodes the request. If a load has too many ranges, ranges beyond the highest number are
+    /// dropped.
     #[must_use]
     pub fn to_message(&self) -> Vec<u8> {
         match self {
@@ -583,7 +589,7 @@ impl Request {
     /// Decodes a message.
     ///
     /// # Errors
-    /// The bytes are not such a message.
+    /// [`Malformed`] if the bytes are not a valid request.
     pub fn of_message(message: &[u8]) -> Result<Self, Malformed> {
         let length = Malformed::Length { len: message.len() };
         if message.len() < MESSAGE || message.len() > LONGEST_REQUEST {
@@ -614,7 +620,8 @@ impl Request {
 }
 
 impl Answer {
-    /// Encodes the answer. A status with too many rows is cut to the most that a message may have.
+    /// Encodes the answer. If a status has too many rows, rows beyond the highest number are
+    /// dropped.
     #[must_use]
     pub fn to_message(&self) -> Vec<u8> {
         match self {
@@ -643,7 +650,7 @@ impl Answer {
     /// Decodes a message.
     ///
     /// # Errors
-    /// The bytes are not such a message.
+    /// [`Malformed`] if the bytes are not a valid answer.
     pub fn of_message(message: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut rest) = opened(message)?;
         if kind == STATUS_OF {
@@ -680,7 +687,7 @@ impl Answer {
     }
 }
 
-/// The rows of a list of images.
+/// Returns the rows of a list of images.
 fn images_of(len: usize, mut rest: Rest<'_>) -> Result<Vec<ImageRow>, Malformed> {
     let [count] = rest.numbers()?;
     rest.skip_zeroes(MESSAGE - 16)?;
@@ -787,7 +794,7 @@ fn put(message: &mut Vec<u8>, number: u64) {
     message.extend_from_slice(&number.to_le_bytes());
 }
 
-/// A message of no more than its head.
+/// Returns a message of no more than its head.
 fn head(kind: u16, figures: &[u64]) -> Vec<u8> {
     let mut message = Vec::with_capacity(MESSAGE);
     message.extend_from_slice(&MAGIC.to_le_bytes());
@@ -798,7 +805,7 @@ fn head(kind: u16, figures: &[u64]) -> Vec<u8> {
     message
 }
 
-/// A request about an image, which ends with its name.
+/// Returns a request about an image, which ends with its name.
 fn of_image(kind: u16, figures: [u64; 2], name: ImageName) -> Vec<u8> {
     let mut message = head(kind, &figures);
     message.truncate(MESSAGE - NAME);
@@ -809,7 +816,7 @@ fn of_image(kind: u16, figures: [u64; 2], name: ImageName) -> Vec<u8> {
 /// The rest of a message.
 struct Rest<'a>(&'a [u8]);
 
-/// The kind of a message, and what stands behind.
+/// Returns the kind of a message, and what stands behind.
 fn opened(message: &[u8]) -> Result<(u16, Rest<'_>), Malformed> {
     let &[a, b, c, d, e, f, g, h, ref rest @ ..] = message else {
         return Err(Malformed::Length { len: message.len() });

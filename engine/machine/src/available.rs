@@ -1,4 +1,5 @@
-//! Memory that processes may still use, whatever limits them: the machine, or the control group of one of them.
+//! Memory that processes may still use. The limit is the machine, or the control group of one of
+//! them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,20 +11,22 @@ use super::memory::Memory;
 /// The memory that is available to some processes together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Available {
-    /// In bytes; `u64::MAX` if the kernel does not say.
+    /// The number of bytes; `u64::MAX` if the kernel does not report it.
     pub bytes: u64,
-    /// The file of the control group's limit that leaves the least; `None` if the machine does.
+    /// The file with the control group's limit that leaves the least; `None` if the machine is the
+    /// limit.
     pub limit: Option<PathBuf>,
 }
 
 impl Available {
-    /// Reads how much the machine has, and how much the control groups of these processes leave. A group whose limits
-    /// this process cannot read counts as none.
+    /// Reads the available memory of the machine, and the memory that the control groups of these
+    /// processes leave. A group whose limits this process cannot read does not count.
     pub fn read(root: &Root, pids: &[i32]) -> Self {
         Self::in_groups(root, pids.iter().filter_map(|&pid| Cgroups::of(root, pid).ok()))
     }
 
-    /// Reads how much the machine has, and how much the control groups of this process leave.
+    /// Reads the available memory of the machine, and the memory that the control groups of this
+    /// process leave.
     pub fn of_this_process(root: &Root) -> Self {
         Self::in_groups(root, Cgroups::read(root).into_iter())
     }
@@ -42,7 +45,8 @@ impl Available {
     }
 }
 
-/// Memory that may be populated for some processes until the kernel's files are read again: others use it, too.
+/// Memory that may be populated for some processes until the kernel's files are read again. They
+/// must be read again because other processes use memory, too.
 #[derive(Debug)]
 pub struct MemoryBudget {
     root: Root,
@@ -51,22 +55,23 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// Bytes that are left to others. Without them, the kernel would end a process when it runs out.
+    /// Bytes that are left to other processes. Without them, the kernel would end a process when
+    /// memory runs out.
     pub const RESERVE: u64 = 32 << 20;
 
-    /// Bytes of a budget at most.
+    /// The highest number of bytes of a budget.
     const MOST: u64 = 16 << 20;
 
-    /// A budget of the groups of these processes.
+    /// Makes a budget of the groups of these processes.
     #[must_use]
     pub fn of(root: &Root, pids: &[i32]) -> Self {
         Self { root: root.clone(), pids: pids.to_vec(), left: 0 }
     }
 
-    /// Takes bytes that are populated next.
+    /// Takes bytes from the budget that will be populated next.
     ///
     /// # Errors
-    /// That many are not available beside [`RESERVE`](Self::RESERVE).
+    /// [`Available`] if this many bytes and [`RESERVE`](Self::RESERVE) are not available.
     pub fn take(&mut self, bytes: u64) -> Result<(), Available> {
         if self.left < bytes {
             let available = Available::read(&self.root, &self.pids);

@@ -1,7 +1,7 @@
-//! Cache sizes, as the choice between cached and streaming stores needs them.
+//! Cache sizes, for the choice between cached and streaming stores.
 //!
-//! Programs that only clear a buffer want this at their first call, so the CPU itself is asked where it
-//! can answer, and else the files of one CPU are opened, read into one buffer on the stack, by one path.
+//! Programs that only clear a buffer need the sizes at their first call. So the CPU itself is asked
+//! if it can answer. Otherwise the files of one CPU are read into one buffer on the stack.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,14 +11,14 @@ use super::{CpuSet, Error, Root};
 use crate::cpu;
 use hugekit_sys::injection::{Call, pass};
 
-/// Sizes of the data caches that one CPU sees, in bytes; 0 where the machine has no such cache.
+/// Sizes of the data caches of one CPU, in bytes; 0 if the machine has no such cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSizes {
-    /// First level, data.
+    /// The first level, for data.
     pub l1d: usize,
-    /// Second level.
+    /// The second level.
     pub l2: usize,
-    /// The last level, whichever that is.
+    /// The last level, whatever its number.
     pub llc: usize,
     /// The number of online CPUs that share the last level.
     pub llc_shared_by: usize,
@@ -27,7 +27,7 @@ pub struct CacheSizes {
 impl CacheSizes {
     const NONE: Self = Self { l1d: 0, l2: 0, llc: 0, llc_shared_by: 0 };
 
-    /// Takes in a data cache of a level that may be the last so far; says whether it is.
+    /// Adds a data cache of a level, which may be the last level until now. Returns true if it is.
     fn add(&mut self, last_level: &mut u32, level: u32, size: usize) -> bool {
         match level {
             1 => self.l1d = size,
@@ -42,9 +42,9 @@ impl CacheSizes {
     }
 }
 
-/// The sizes as the calling thread's CPU says them, in a tenth of the time that [`read`] takes where no
-/// hypervisor traps the question. Who shares the last level is not among it: `llc_shared_by` is 0. `None`
-/// if the CPU says nothing.
+/// Returns the sizes that the calling thread's CPU reports, in a tenth of the time of [`read`] if
+/// no hypervisor traps the instruction. The CPU does not report the CPUs that share the last level:
+/// `llc_shared_by` is 0. `None` if the CPU reports nothing.
 pub fn by_cpu() -> Option<CacheSizes> {
     let (mut sizes, mut last_level) = (CacheSizes::NONE, 0);
     for (level, size) in cpu::data_caches() {
@@ -56,7 +56,8 @@ pub fn by_cpu() -> Option<CacheSizes> {
 /// Reads the caches of the first online CPU.
 ///
 /// # Errors
-/// The kernel describes no data cache (common in virtual machines on aarch64), or a file is malformed.
+/// [`Error`] if the kernel describes no data cache (common in virtual machines on aarch64), or if a
+/// file is malformed.
 pub fn read(root: &Root) -> Result<CacheSizes, Error> {
     let mut directory = Directory::of_first_cpu(root)?;
     let mut sizes = CacheSizes::NONE;
@@ -97,7 +98,8 @@ impl Directory {
         Ok(Self { path, depth })
     }
 
-    /// Data or unified cache number `index`; instruction caches and those without a size have size 0.
+    /// Returns the data or unified cache with the number `index`. Instruction caches and caches
+    /// without a size have size 0.
     fn cache(&mut self, index: usize) -> Result<Option<Cache>, Error> {
         let Some(level) = self.value(index, "level", "a cache level", |text| text.parse().ok())?
         else {
@@ -158,7 +160,7 @@ fn read_small<'a>(path: &PathBuf, buffer: &'a mut [u8; 4096]) -> io::Result<&'a 
     Ok(text.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?.trim())
 }
 
-/// `32K`, `8M`, or plain bytes.
+/// Parses `32K`, `8M`, or a number of bytes.
 fn parse_size(text: &str) -> Option<usize> {
     let (digits, unit) = match text.as_bytes().last()? {
         b'K' => (&text[..text.len() - 1], 1 << 10),
@@ -193,7 +195,8 @@ mod tests {
     const SERVER: CacheSizes =
         CacheSizes { l1d: 48 << 10, l2: 2 << 20, llc: 480 << 20, llc_shared_by: 128 };
 
-    /// Returns whether a description lies over the kernel's files (`cargo xtask on`): those are on sysfs.
+    /// Returns true if a description replaces the kernel's files (`cargo xtask on`), which are on
+    /// sysfs.
     fn is_described(path: &str) -> bool {
         const SYSFS_MAGIC: u64 = 0x6265_6572;
         rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 != SYSFS_MAGIC)

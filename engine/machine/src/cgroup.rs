@@ -1,9 +1,10 @@
-//! Limits that cgroups put on a process, in version 1, version 2 and the hybrid of both.
+//! Limits of a process by cgroups, in version 1, in version 2 and in the hybrid of both.
 //!
-//! Three things make this more than reading one file. Each controller may live in a hierarchy of its own
-//! (version 1) or in the unified one, and a hybrid machine mixes them. The path in `/proc/PID/cgroup` is
-//! relative to a mount that may show only part of the hierarchy, as in a container. And a limit anywhere
-//! between that mount and the process's group binds, so the tightest one is searched on the way up.
+//! Three facts make this more than reading one file. Each controller may be in a hierarchy of its
+//! own (version 1) or in the unified hierarchy, and a hybrid machine mixes them. The path in
+//! `/proc/PID/cgroup` is relative to a mount that may show only a part of the hierarchy, as in a
+//! container. And each limit between that mount and the process's group applies, so the lowest
+//! limit is searched from the group upwards.
 //!
 //! Names of groups and mounts are bytes, not text.
 
@@ -13,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 use super::{CpuSet, Error, Root, text};
 
-/// Version 1 writes "no limit" as the largest number of whole pages; anything of that order means none.
+/// Version 1 writes "no limit" as the largest number of whole pages. Any number of that size means
+/// no limit.
 const UNLIMITED: u64 = 1 << 60;
 
 /// The link `/proc/PID/ns/cgroup` of a process that sees all groups (`PROC_CGROUP_INIT_INO` of the kernel).
@@ -24,37 +26,37 @@ const SEES_ALL_GROUPS: &str = "cgroup:[4026531835]";
 pub struct Cgroups {
     root: Root,
     groups: Vec<Group>,
-    /// Groups in hierarchies that no mount shows here.
+    /// Groups in hierarchies that no mount of this process shows.
     hidden: Vec<Listed>,
 }
 
-/// Which versions of cgroups are in use.
+/// The versions of cgroups that are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// None is mounted.
+    /// No version is mounted.
     None,
-    /// Version 1 only.
+    /// Only version 1.
     V1,
-    /// Version 2 only.
+    /// Only version 2.
     V2,
-    /// Controllers in version 1, and a version 2 hierarchy beside them.
+    /// Controllers in version 1, and a hierarchy of version 2.
     Hybrid,
 }
 
-/// A limit and the file that holds it, which is the place to change it.
+/// A limit, and the file that contains it, in which it can be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupLimit {
-    /// In bytes.
+    /// The limit in bytes.
     pub bytes: u64,
-    /// Bytes used below that limit, where the kernel says; of memory without the file cache, which it
-    /// gives up before it refuses any process.
+    /// Bytes that count against the limit, if the kernel reports them. Memory of the file cache
+    /// does not count, because the kernel drops it before it refuses memory.
     pub used: Option<u64>,
-    /// Path of the file.
+    /// The path of the file.
     pub file: PathBuf,
 }
 
 impl GroupLimit {
-    /// Bytes that may still be used below it.
+    /// Returns the number of bytes that may still be used under the limit.
     pub fn left(&self) -> u64 {
         self.bytes.saturating_sub(self.used.unwrap_or(0))
     }
@@ -67,8 +69,8 @@ pub enum MemoryLeft {
     Limited(GroupLimit),
     /// No group limits it.
     Unlimited,
-    /// There may be a limit, and this process cannot read it: the hierarchy is not mounted here, or the group lies
-    /// outside of the part that is, or its files cannot be read.
+    /// There may be a limit that this process cannot read: the hierarchy is not mounted here, the
+    /// group lies outside of the mounted part, or its files cannot be read.
     Unknown,
 }
 
@@ -79,12 +81,12 @@ pub struct Quota {
     pub quota_us: u64,
     /// The period in microseconds.
     pub period_us: u64,
-    /// Path of the file.
+    /// The path of the file.
     pub file: PathBuf,
 }
 
 impl Quota {
-    /// The quota as a number of CPUs.
+    /// Returns the quota as a number of CPUs.
     pub fn cpus(&self) -> f64 {
         self.quota_us as f64 / self.period_us as f64
     }
@@ -93,16 +95,16 @@ impl Quota {
 /// CPUs that a group leaves to its processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpuset {
-    /// The CPUs in effect.
+    /// The effective CPUs.
     pub cpus: CpuSet,
-    /// Path of the file that asks for CPUs.
+    /// The path of the file that requests CPUs.
     pub file: PathBuf,
 }
 
 /// A hierarchy, seen from this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Group {
-    /// Controllers of a version 1 hierarchy; `None` is version 2.
+    /// The controllers of a version 1 hierarchy; `None` for version 2.
     v1_controllers: Option<Vec<String>>,
     mount: PathBuf,
     /// The process's group below the mount.
@@ -113,11 +115,11 @@ struct Group {
 /// The part of the path from a group to the root that a mount shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GroupView {
-    /// All of it, as far as this process's cgroup namespace reaches.
+    /// All of the path, as far as this process's cgroup namespace reaches.
     Whole,
-    /// Groups above the top of the mount are hidden.
+    /// A part of the path: groups above the top of the mount are hidden.
     Part,
-    /// The mount does not show the group (another cgroup namespace), only limits above it.
+    /// The mount does not show the group (another cgroup namespace), but only limits above it.
     Outside,
 }
 
@@ -127,12 +129,12 @@ impl Group {
         self.v1_controllers.as_ref().is_some_and(listed)
     }
 
-    /// The process's own group, if the mount shows it.
+    /// Returns the process's own group, if the mount shows it.
     fn directory(&self) -> Option<PathBuf> {
         (self.view != GroupView::Outside).then(|| self.mount.join(&self.path))
     }
 
-    /// The group and those above it, innermost first.
+    /// Returns the group and those above it, innermost first.
     fn directories(&self) -> impl Iterator<Item = PathBuf> + '_ {
         self.path.ancestors().map(|path| self.mount.join(path))
     }
@@ -142,8 +144,8 @@ impl Cgroups {
     /// Finds the groups of this process.
     ///
     /// # Errors
-    /// `/proc/self/cgroup` or `/proc/self/mountinfo` cannot be read. A kernel without cgroups has no such file
-    /// and is not an error.
+    /// [`Error`] if `/proc/self/cgroup` or `/proc/self/mountinfo` cannot be read. A kernel without
+    /// cgroups has no such file, which is no error.
     pub fn read(root: &Root) -> Result<Self, Error> {
         Self::in_file(root, "/proc/self/cgroup")
     }
@@ -167,7 +169,7 @@ impl Cgroups {
         Ok(Self { root: root.clone(), groups, hidden })
     }
 
-    /// Which versions are mounted.
+    /// Returns the mounted versions.
     pub fn layout(&self) -> Layout {
         let v1 = self.groups.iter().any(|group| group.v1_controllers.is_some());
         let v2 = self.groups.iter().any(|group| group.v1_controllers.is_none());
@@ -179,8 +181,9 @@ impl Cgroups {
         }
     }
 
-    /// The directory of the process's group in the hierarchy that has this controller: in the hierarchy of version 2
-    /// if no other has the controller. `None` if no mount here shows the group.
+    /// Returns the directory of the process's group in the hierarchy with this controller, or in
+    /// the hierarchy of version 2 if no other has the controller. `None` if no mount here shows the
+    /// group.
     #[must_use]
     pub fn directory(&self, controller: &str) -> Option<PathBuf> {
         if self.hidden.iter().any(|listed| listed.has(controller)) {
@@ -189,17 +192,18 @@ impl Cgroups {
         self.group_of(controller)?.directory().map(|path| self.root.path(path))
     }
 
-    /// The directory of the process's group in the hierarchy of version 2. `None` if no mount here shows the group.
+    /// Returns the directory of the process's group in the hierarchy of version 2. `None` if no
+    /// mount here shows the group.
     #[must_use]
     pub fn unified_directory(&self) -> Option<PathBuf> {
         let unified = self.groups.iter().find(|group| group.v1_controllers.is_none());
         unified?.directory().map(|path| self.root.path(path))
     }
 
-    /// The tightest CPU quota.
+    /// Returns the lowest CPU quota.
     ///
     /// # Errors
-    /// A file cannot be read or understood.
+    /// [`Error`] if a file cannot be read or understood.
     pub fn cpu_quota(&self) -> Result<Option<Quota>, Error> {
         let Some(group) = self.group_of("cpu") else { return Ok(None) };
         let mut tightest: Option<Quota> = None;
@@ -216,18 +220,19 @@ impl Cgroups {
         Ok(tightest)
     }
 
-    /// The memory limit that leaves the least.
+    /// Returns the memory limit that leaves the least.
     ///
     /// # Errors
-    /// A file cannot be read or understood.
+    /// [`Error`] if a file cannot be read or understood.
     pub fn memory(&self) -> Result<Option<GroupLimit>, Error> {
         let v1 = ("memory.limit_in_bytes", "memory.usage_in_bytes");
         let v2 = ("memory.max", "memory.current");
         self.tightest("memory", v1, v2)
     }
 
-    /// Returns how much more memory the process may use before a limit refuses or slows it. In version 1: the limits
-    /// on memory and on memory with swap. In version 2: `memory.max` and `memory.high`.
+    /// Returns the memory that the process may still use before a limit refuses it or slows the
+    /// process. In version 1: the limits on memory and on memory with swap. In version 2:
+    /// `memory.max` and `memory.high`.
     pub fn memory_left(&self) -> MemoryLeft {
         let is_of_memory = |listed: &Listed| listed.has("memory");
         if self.hidden.iter().any(is_of_memory) {
@@ -263,7 +268,8 @@ impl Cgroups {
         )
     }
 
-    /// No hierarchy is mounted, or the kernel has no groups. The root of all groups has no limit.
+    /// Returns the memory left if no hierarchy is mounted, or if the kernel has no groups. The root
+    /// of all groups has no limit.
     fn left_without_a_group(&self) -> MemoryLeft {
         let is_at_the_root = |listed: &Listed| listed.path == Path::new("/");
         if self.hidden.is_empty()
@@ -279,27 +285,27 @@ impl Cgroups {
         self.root.link("/proc/self/ns/cgroup").as_deref() == Some(SEES_ALL_GROUPS)
     }
 
-    /// The limit on huge pages of one size that leaves the least, in bytes of them.
+    /// Returns the limit on huge pages of one size that leaves the least, in bytes.
     ///
     /// # Errors
-    /// A file cannot be read or understood.
+    /// [`Error`] if a file cannot be read or understood.
     pub fn hugetlb(&self, page_size: u64) -> Result<Option<GroupLimit>, Error> {
         self.hugetlb_files(&hugetlb_name(page_size))
     }
 
-    /// The limit on *reserving* huge pages of one size (mapping them, touched or not) that leaves the
-    /// least, in bytes.
+    /// Returns the limit on *reserving* huge pages of one size (mapping them, touched or not) that
+    /// leaves the least, in bytes.
     ///
     /// # Errors
-    /// A file cannot be read or understood.
+    /// [`Error`] if a file cannot be read or understood.
     pub fn hugetlb_reservation(&self, page_size: u64) -> Result<Option<GroupLimit>, Error> {
         self.hugetlb_files(&format!("{}.rsvd", hugetlb_name(page_size)))
     }
 
-    /// The CPUs that the cpuset of this process leaves it.
+    /// Returns the CPUs that the cpuset of this process leaves.
     ///
     /// # Errors
-    /// A file cannot be read or understood.
+    /// [`Error`] if a file cannot be read or understood.
     pub fn cpuset(&self) -> Result<Option<Cpuset>, Error> {
         let Some(group) = self.group_of("cpuset") else { return Ok(None) };
         for directory in group.directories() {
@@ -316,7 +322,8 @@ impl Cgroups {
         Ok(None)
     }
 
-    /// Version 1 owns a controller that it has mounted; all others belong to version 2.
+    /// Returns the group of a controller. Version 1 owns each controller that it has mounted; all
+    /// others belong to version 2.
     fn group_of(&self, controller: &str) -> Option<&Group> {
         let v2 = || self.groups.iter().find(|group| group.v1_controllers.is_none());
         self.groups.iter().find(|group| group.has(controller)).or_else(v2)
@@ -364,7 +371,8 @@ impl Cgroups {
         Ok(Some(GroupLimit { bytes, used, file: path }))
     }
 
-    /// Bytes of a group's file cache, the groups below it included; 0 for a controller that has none.
+    /// Returns the number of bytes of a group's file cache, including the groups below it; 0 for a
+    /// controller without this number.
     fn file_cache(&self, directory: &Path) -> u64 {
         let stat = self.root.read(directory.join("memory.stat")).unwrap_or_default();
         let value = |key: &str| -> Option<u64> { text::field(&stat, key)?.trim().parse().ok() };
@@ -400,7 +408,7 @@ impl Cgroups {
     }
 }
 
-/// The kernel's name for a huge-page size in cgroup files: `64KB`, `2MB`, `1GB`.
+/// Returns the kernel's name for a huge-page size in cgroup files: `64KB`, `2MB`, `1GB`.
 fn hugetlb_name(page_size: u64) -> String {
     match page_size {
         size if size >= 1 << 30 => format!("{}GB", size >> 30),
@@ -424,13 +432,13 @@ fn strings(bytes: &[u8]) -> Vec<String> {
 /// A line of `/proc/PID/cgroup`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Listed {
-    /// Controllers of a version 1 hierarchy; `None` is version 2.
+    /// The controllers of a version 1 hierarchy; `None` for version 2.
     v1_controllers: Option<Vec<String>>,
     path: PathBuf,
 }
 
 impl Listed {
-    /// `NUMBER:CONTROLLERS:PATH`.
+    /// Parses `NUMBER:CONTROLLERS:PATH`.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut parts = line.splitn(3, |&byte| byte == b':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
@@ -443,7 +451,7 @@ impl Listed {
         self.v1_controllers.as_ref().is_some_and(named)
     }
 
-    /// The group below the mount that shows its hierarchy.
+    /// Returns the group below the mount that shows its hierarchy.
     fn shown_by(&self, mounts: &[Mount]) -> Option<Group> {
         let controllers = self.v1_controllers.as_deref();
         let candidates = || mounts.iter().filter(|mount| mount.shows(controllers));
@@ -468,12 +476,12 @@ struct Mount {
     /// The group that appears at the mount point.
     top: PathBuf,
     point: PathBuf,
-    /// Controllers of version 1 among other options; `None` is version 2.
+    /// The controllers of version 1 among other options; `None` for version 2.
     v1_options: Option<Vec<String>>,
 }
 
 impl Mount {
-    /// Parses a line of `mountinfo` (see proc(5)); anything but a cgroup mount is `None`.
+    /// Parses a line of `mountinfo` (see proc(5)). `None` for anything except a cgroup mount.
     fn parse(line: &[u8]) -> Option<Self> {
         let dash = line.windows(3).position(|three| three == b" - ")?;
         let mut system = words(&line[dash + 3..], b' ');
@@ -497,7 +505,8 @@ impl Mount {
     }
 }
 
-/// `mountinfo` writes spaces and the like as three octal digits after a backslash.
+/// Decodes a path of `mountinfo`, which writes spaces and similar characters as three octal digits
+/// after a backslash.
 fn unescape(word: &[u8]) -> PathBuf {
     let octal = |digits: &[u8]| {
         digits.iter().try_fold(0u8, |value, digit| {
@@ -645,7 +654,7 @@ mod tests {
         }
     }
 
-    /// A machine on which process 7 is in these groups.
+    /// Returns a machine on which process 7 is in these groups.
     fn of_seven(groups: &str, mounts: &[String]) -> Synthetic {
         let machine = Synthetic::new();
         machine.file("/proc/7/cgroup", groups);

@@ -3,11 +3,11 @@ use std::path::PathBuf;
 
 use hugekit_sys::ErrorKind;
 
-/// The reason why a fact about the machine is not known. The message names the file.
+/// The reason why a fact about the machine is unknown. The message contains the name of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system refused a file, or it is not there.
+    /// The operating system refused to open or read a file, or the file does not exist.
     #[error("cannot read {}", path.display())]
     Unreadable {
         /// The file or directory.
@@ -15,10 +15,10 @@ pub enum Error {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// The file was read and does not say what it should.
+    /// The file was read, but does not have the expected content.
     #[error("{}: expected {expected}, found {found:?}", path.display())]
     Malformed {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The expected content.
         expected: &'static str,
@@ -37,12 +37,13 @@ impl Error {
         Self::Unreadable { path, source: io::ErrorKind::OutOfMemory.into() }
     }
 
-    /// Returns whether the file does not exist, which for most files means that the kernel lacks the feature.
+    /// Returns true if the file does not exist. For most files this means that the kernel lacks the
+    /// feature.
     pub fn is_not_found(&self) -> bool {
         self.io_kind() == Some(io::ErrorKind::NotFound)
     }
 
-    /// Returns whether the file told of a thread that ended while it was read.
+    /// Returns true if the file described a thread that ended while it was read.
     pub(super) fn is_of_a_dead_thread(&self) -> bool {
         let code = match self {
             Self::Unreadable { source, .. } => source.raw_os_error(),
@@ -51,7 +52,7 @@ impl Error {
         code == Some(rustix::io::Errno::SRCH.raw_os_error())
     }
 
-    /// Returns whether this process may not open a file that exists.
+    /// Returns true if this process may not open a file that exists.
     pub fn is_permission_denied(&self) -> bool {
         self.io_kind() == Some(io::ErrorKind::PermissionDenied)
     }

@@ -1,4 +1,4 @@
-//! The kernel's pools of huge pages, one per size, as reserved by the administrator.
+//! The kernel's pools of huge pages, one pool per size.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ use hugekit_sys::Remedy;
 
 const POOLS: &str = "/sys/kernel/mm/hugepages";
 
-/// The huge pages of one size. Counts are pages of that size.
+/// The pool of huge pages of one size. Counts are pages of that size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HugePagePool {
     /// Size of one page in bytes.
     pub page_size: u64,
-    /// Pages the pool holds, surplus ones included.
+    /// Pages in the pool, surplus pages included.
     pub total: u64,
-    /// Pages in no use; some of them may be promised.
+    /// Pages that are not in use. Some of them may be promised.
     pub free: u64,
     /// Free pages promised to mappings that have not touched them yet.
     pub reserved: u64,
-    /// Pages taken from ordinary memory beyond what the administrator reserved.
+    /// Pages that the kernel has added from ordinary memory to the pages of the administrator.
     pub surplus: u64,
-    /// The most surplus pages that the kernel may allocate.
+    /// The highest number of surplus pages that the kernel may allocate.
     pub overcommit: u64,
     /// The same pool node by node.
     pub nodes: Vec<NodePool>,
@@ -31,7 +31,7 @@ pub struct HugePagePool {
 /// The part of a pool that lies on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodePool {
-    /// The node's number.
+    /// The number of the node.
     pub node: u32,
     /// Pages on the node.
     pub total: u64,
@@ -42,23 +42,24 @@ pub struct NodePool {
 }
 
 impl HugePagePool {
-    /// Free pages that no process was promised.
+    /// Returns the number of free pages that are not promised to a process.
     pub fn unpromised(&self) -> u64 {
         self.free.saturating_sub(self.reserved)
     }
 
-    /// Pages the kernel may still add from ordinary memory, if it finds contiguous memory.
+    /// Returns the number of pages that the kernel may still add from ordinary memory, if it finds
+    /// contiguous memory.
     pub fn may_grow_by(&self) -> u64 {
         self.overcommit.saturating_sub(self.surplus)
     }
 }
 
-/// Too few huge pages are reserved, or other processes have them.
+/// A shortage of huge pages: too few are reserved, or other processes use them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct Shortage {
     /// Bytes of a page.
     pub page_size: usize,
-    /// Pages asked for.
+    /// Pages that were requested.
     pub wanted: u64,
     /// Pages that the machine has.
     pub total: u64,
@@ -66,7 +67,7 @@ pub struct Shortage {
     pub free: u64,
     /// Free pages that are promised to mappings that have not touched them yet.
     pub promised: u64,
-    /// Pages for which the machine has memory to spare; `None` where it does not say.
+    /// Pages for which the machine has spare memory; `None` if this is unknown.
     pub spare: Option<u64>,
 }
 
@@ -89,7 +90,7 @@ impl fmt::Display for Shortage {
 }
 
 impl Shortage {
-    /// The shortage of this many pages, if the pool has too few and may not grow.
+    /// Returns the shortage of this many pages, if the pool has too few and may not grow.
     #[must_use]
     pub fn of(root: &Root, pool: &HugePagePool, wanted: u64) -> Option<Self> {
         let spare = || Memory::read(root).ok().map(|memory| memory.spare() / pool.page_size);
@@ -103,7 +104,7 @@ impl Shortage {
         })
     }
 
-    /// Returns how an administrator can provide the missing pages.
+    /// Returns a step by which an administrator can provide the missing pages.
     #[must_use]
     pub fn remedy(&self) -> String {
         let missing = self.wanted.saturating_sub(self.free.saturating_sub(self.promised));
@@ -111,9 +112,10 @@ impl Shortage {
     }
 }
 
-/// Returns the command that reserves `missing` more pages of a size, of which the machine has `total`. If the machine
-/// cannot spare the memory, returns that, and how many pages it can spare. `spare` is the number of pages that it can
-/// spare ([`Memory::spare`](super::Memory::spare)), if that is known.
+/// Returns the command that reserves `missing` more pages of a size. The machine has `total` of
+/// these pages. If the machine cannot spare the memory, returns this fact, and the number of pages
+/// that it can spare. `spare` is this number ([`Memory::spare`](super::Memory::spare)), if it is
+/// known.
 pub fn remedy(page_size: u64, total: u64, missing: u64, spare: Option<u64>) -> String {
     let kib = page_size >> 10;
     match spare {
@@ -131,10 +133,10 @@ pub fn remedy(page_size: u64, total: u64, missing: u64, spare: Option<u64>) -> S
     }
 }
 
-/// Returns the bytes of a transparent huge page; `None` in a kernel without them.
+/// Returns the bytes of a transparent huge page; `None` if the kernel does not have them.
 ///
 /// # Errors
-/// The file cannot be read.
+/// [`Error`] if the file cannot be read.
 pub fn transparent_size(root: &Root) -> Result<Option<u64>, Error> {
     let size = root.read_if_present("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?;
     Ok(size.and_then(|size| size.trim().parse().ok()))
@@ -143,7 +145,8 @@ pub fn transparent_size(root: &Root) -> Result<Option<u64>, Error> {
 /// Reads the pools, smallest pages first.
 ///
 /// # Errors
-/// A file or the directory cannot be read or understood; a kernel without hugetlb has no directory.
+/// [`Error`] if a file or the directory cannot be read or understood. A kernel without hugetlb has
+/// no directory.
 pub fn read(root: &Root) -> Result<Vec<HugePagePool>, Error> {
     let names = root.names(POOLS)?;
     let mut sizes: Vec<u64> = names.iter().filter_map(|name| size_of(name)).collect();
@@ -151,8 +154,8 @@ pub fn read(root: &Root) -> Result<Vec<HugePagePool>, Error> {
     sizes.into_iter().map(|page_size| read_size(root, page_size)).collect()
 }
 
-/// Bytes from the name of a directory such as `hugepages-2048kB`; of sizes of transparent huge
-/// pages, too.
+/// Returns the page size in bytes from the name of a directory such as `hugepages-2048kB`, also for
+/// transparent huge pages.
 pub fn size_of(name: &str) -> Option<u64> {
     let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
     kib.parse::<u64>().ok()?.checked_mul(1024)
@@ -161,7 +164,7 @@ pub fn size_of(name: &str) -> Option<u64> {
 /// Reads the pool of pages of one size.
 ///
 /// # Errors
-/// The errors of [`read`]; a kernel without pages of that size has no such files.
+/// The errors of [`read`]. A kernel without pages of that size has no such files.
 pub fn read_size(root: &Root, page_size: u64) -> Result<HugePagePool, Error> {
     let number = |name| root.read_number(format!("{POOLS}/hugepages-{}kB/{name}", page_size >> 10));
     let nodes = online_nodes(root)?.unwrap_or_default();
@@ -178,7 +181,7 @@ pub fn read_size(root: &Root, page_size: u64) -> Result<HugePagePool, Error> {
     })
 }
 
-/// A node without memory has no pools.
+/// Reads the pool of a node. `None` for a node without memory, which has no pools.
 fn on_node(root: &Root, page_size: u64, node: u32) -> Result<Option<NodePool>, Error> {
     let kib = page_size >> 10;
     let directory = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB");

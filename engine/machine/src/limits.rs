@@ -1,21 +1,23 @@
-//! Limits of this process that are not a cgroup's: affinity, memory nodes, mappings, addresses.
+//! Limits of this process that are not limits of a cgroup: affinity, memory nodes, mappings,
+//! addresses.
 
 use super::{CpuSet, Error, Root, text};
 
-/// The CPUs and nodes that this process may use, by its affinity and by cgroup cpusets together.
+/// The CPUs and nodes that this process may use, according to its affinity and to cgroup cpusets
+/// together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowed {
-    /// CPUs.
+    /// The permitted CPUs.
     pub cpus: CpuSet,
-    /// Memory nodes.
+    /// The permitted memory nodes.
     pub nodes: CpuSet,
 }
 
 impl Allowed {
-    /// Reads what the main thread of this process may use.
+    /// Reads the CPUs and nodes of the main thread of this process.
     ///
     /// # Errors
-    /// `/proc/self/status` cannot be read or understood.
+    /// [`Error`] if `/proc/self/status` cannot be read or understood.
     pub fn read(root: &Root) -> Result<Self, Error> {
         let expected = "Cpus_allowed_list and Mems_allowed_list";
         root.read_value("/proc/self/status", expected, |status| {
@@ -25,10 +27,11 @@ impl Allowed {
     }
 }
 
-/// Returns the most mappings that a process may have. Each isolated huge page of a fork costs two.
+/// Returns the highest number of mappings of a process. Each isolated huge page of a fork costs two
+/// mappings.
 ///
 /// # Errors
-/// The file cannot be read or understood.
+/// [`Error`] if the file cannot be read or understood.
 pub fn max_map_count(root: &Root) -> Result<u64, Error> {
     root.read_number("/proc/sys/vm/max_map_count")
 }
@@ -36,15 +39,15 @@ pub fn max_map_count(root: &Root) -> Result<u64, Error> {
 /// The limit that leaves a process the fewest bytes of private writable memory to map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressLimit {
-    /// The limit, and how it is set.
+    /// The name of the limit, and the way to set it.
     pub name: &'static str,
     /// Bytes that may still be mapped.
     pub left: u64,
 }
 
 impl AddressLimit {
-    /// Reads `ulimit -v` and `ulimit -d` of this process, and what the machine may promise if it promises no more than it
-    /// has. `None` if there is no limit, or none can be read.
+    /// Reads `ulimit -v` and `ulimit -d` of this process, and the machine's limit if overcommit is
+    /// off. `None` if there is no limit, or if none can be read.
     #[must_use]
     pub fn read(root: &Root) -> Option<Self> {
         let limits = root.read_if_present("/proc/self/limits").ok().flatten().unwrap_or_default();
@@ -71,7 +74,7 @@ impl AddressLimit {
     }
 }
 
-/// A number of KiB in a file of lines such as `VmSize:  17 kB`, in bytes.
+/// Returns a number of KiB in a file of lines such as `VmSize:  17 kB`, in bytes.
 fn kibibytes(file: &str, key: &str) -> Option<u64> {
     let number = text::field(file, key)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?;
     Some(number << 10)

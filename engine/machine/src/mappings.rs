@@ -1,4 +1,4 @@
-//! What this process has mapped where, and which of it belongs to its threads.
+//! The mappings of this process, and their special uses.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,15 +13,15 @@ const KSM: &str = "/proc/self/ksm_stat";
 /// A mapping of this process, from `/proc/self/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedRange {
-    /// Its addresses.
+    /// The addresses of the mapping.
     pub addresses: Range<usize>,
-    /// True if it may be read now.
+    /// True if the mapping may be read now.
     pub is_readable: bool,
-    /// True if others who map the same see its writes.
+    /// True if other processes that map the same memory see writes to the mapping.
     pub is_shared: bool,
-    /// The file's inode; 0 if there is none.
+    /// The inode number of the file; 0 if there is none.
     pub inode: u64,
-    /// The file, or the kernel's or the program's name in brackets, or nothing.
+    /// The file, a name of the kernel or of the program in brackets, or an empty text.
     pub name: String,
 }
 
@@ -48,19 +48,20 @@ impl MappedRange {
     }
 }
 
-/// Every mapping of this process, ascending. Whatever other threads map meanwhile may be missing.
+/// Returns every mapping of this process, ascending. Mappings that other threads make meanwhile may
+/// be missing.
 ///
 /// # Errors
-/// `/proc/self/maps` cannot be read or understood.
+/// [`Error`] if `/proc/self/maps` cannot be read or understood.
 pub fn read(root: &Root) -> Result<Vec<MappedRange>, Error> {
     read_some(root, |_| true)
 }
 
-/// Like [`read`], those at whose addresses `is_wanted` says so. No memory is taken for the others, of which a process
-/// may have as many as it may have mappings.
+/// Like [`read`], but returns only the mappings whose addresses `is_wanted` accepts. No memory is
+/// allocated for the others, because a process may have very many mappings.
 ///
 /// # Errors
-/// The errors of [`read`], and too little memory for the requested mappings.
+/// The errors of [`read`], and an error if there is too little memory for the wanted mappings.
 pub fn read_some(
     root: &Root,
     is_wanted: impl Fn(&Range<usize>) -> bool,
@@ -79,11 +80,12 @@ pub fn read_some(
     Ok(found)
 }
 
-/// The mappings that overlap `addresses` and whose pages the kernel may merge with equal ones (KSM), by their
-/// first addresses. Since Linux 6.15 a process without any says so; before, looking takes milliseconds.
+/// Returns the first addresses of the mappings that overlap `addresses` and whose pages the kernel
+/// may merge with equal pages (KSM). Since Linux 6.15, a process without such mappings finds this
+/// out quickly; before, the check lasts milliseconds.
 ///
 /// # Errors
-/// `/proc/self/smaps` cannot be read.
+/// [`Error`] if `/proc/self/smaps` cannot be read.
 pub fn mergeable(root: &Root, addresses: &Range<usize>) -> Result<Vec<usize>, Error> {
     let ksm = root.read_if_present(KSM)?.unwrap_or_default();
     if ksm.lines().any(|line| line == "ksm_mergeable: no") {
@@ -98,10 +100,10 @@ pub fn mergeable(root: &Root, addresses: &Range<usize>) -> Result<Vec<usize>, Er
     Ok(found)
 }
 
-/// Returns whether some mapping that overlaps `addresses` is on transparent huge pages.
+/// Returns true if a mapping that overlaps `addresses` is on transparent huge pages.
 ///
 /// # Errors
-/// `/proc/self/smaps` cannot be read.
+/// [`Error`] if `/proc/self/smaps` cannot be read.
 pub fn probe_huge_pages(root: &Root, addresses: &Range<usize>) -> Result<bool, Error> {
     let mut have = false;
     each_line_about(root, addresses, |_, line| {

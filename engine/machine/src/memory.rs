@@ -1,4 +1,4 @@
-//! The memory of the whole machine, before any limit of a cgroup.
+//! The memory of the whole machine, without limits of cgroups.
 
 use super::{Error, Root, text};
 
@@ -7,23 +7,23 @@ use super::{Error, Root, text};
 pub struct Memory {
     /// Memory that the kernel manages.
     pub total: u64,
-    /// Memory that is not used for anything.
+    /// Memory that is not in use.
     pub free: u64,
     /// Bytes available without swapping, by the kernel's estimate.
     pub available: u64,
-    /// Held by the huge-page pools, used or not; none of it is available for anything else.
+    /// Memory of the huge-page pools, used or not. It is not available for anything else.
     pub hugetlb: u64,
     /// Swap space.
     pub swap_total: u64,
 }
 
-/// This fraction of all memory, 1/8, is never reserved for huge pages: the rest of the system
-/// uses it.
+/// The fraction of all memory, 1/8, that is never reserved for huge pages, because the rest of the
+/// system uses it.
 const LEFT_ALONE: u64 = 8;
 
 impl Memory {
-    /// Returns the memory that can become huge pages without harm: the available memory, less an eighth of all
-    /// memory.
+    /// Returns the memory that can become huge pages without harm: the available memory, minus an
+    /// eighth of all memory.
     pub fn spare(&self) -> u64 {
         self.available.saturating_sub(self.total / LEFT_ALONE)
     }
@@ -31,7 +31,7 @@ impl Memory {
     /// Reads `/proc/meminfo`.
     ///
     /// # Errors
-    /// The file cannot be read, or lacks the total or what is free.
+    /// [`Error`] if the file cannot be read, or does not contain total, free or available memory.
     pub fn read(root: &Root) -> Result<Self, Error> {
         root.read_value("/proc/meminfo", "MemTotal and MemFree", parse)
     }
@@ -49,22 +49,22 @@ fn parse(meminfo: &str) -> Option<Memory> {
     })
 }
 
-/// Returns the share of the last ten seconds in which some task waited for memory, in percent. `None` if the kernel does
-/// not count it.
+/// Returns the share of the last ten seconds in which a task waited for memory, in percent. `None`
+/// if the kernel does not count it.
 pub fn pressure(root: &Root) -> Option<f64> {
     let text = root.read_if_present("/proc/pressure/memory").ok()??;
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
     some.split(' ').find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
 }
 
-/// Returns the bytes that are free in blocks of at least this many bytes, by `/proc/buddyinfo`: an allocation of such a
-/// block that finds none has the kernel compact memory at once.
+/// Returns the bytes that are free in blocks of at least this length, from `/proc/buddyinfo`. If an
+/// allocation of such a block finds none, the kernel compacts memory at once.
 pub fn free_blocks(root: &Root, least: u64) -> Option<u64> {
     let text = root.read_if_present("/proc/buddyinfo").ok()??;
     Some(text.lines().filter_map(|line| free_blocks_of_zone(line, least)).sum())
 }
 
-/// `Node 0, zone Normal` and counts of free blocks of 1, 2, 4 … pages.
+/// Parses `Node 0, zone Normal` and the numbers of free blocks of 1, 2, 4 … pages.
 fn free_blocks_of_zone(line: &str, least: u64) -> Option<u64> {
     let (_, zone) = line.split_once("zone")?;
     let page = rustix::param::page_size() as u64;

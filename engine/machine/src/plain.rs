@@ -1,20 +1,20 @@
-//! Text of strangers for terminals and pages.
+//! Text from other people for terminals and web pages.
 //!
-//! A record may come from a stranger. What it calls a unit, a CPU or a command is printed, and a terminal
-//! obeys what it is sent: characters that a terminal or a browser acts on, instead of showing them, are
-//! replaced.
+//! A record may come from another person. The program prints the names in it, for example of units,
+//! CPUs and commands. A terminal or a browser acts on some characters instead of showing them, so
+//! these characters are replaced.
 
-/// Stands for a character that is not shown.
+/// The replacement for a character that is not shown.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// The text without characters that move the cursor, change colours, break lines or turn the direction of
-/// reading.
+/// Returns the text without characters that move the cursor, change colours, break lines or change
+/// the direction of reading.
 #[must_use]
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if is_unprintable(c) { REPLACEMENT } else { c }).collect()
 }
 
-/// Control characters of both ranges, line separators, and marks of direction.
+/// Returns true for control characters of both ranges, line separators, and marks of direction.
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,18 +1,19 @@
-//! What this process is allowed to do: identity, capabilities, system-call filter, namespaces.
+//! Privileges of this process: identity, capabilities, system-call filter, namespaces.
 
 use super::{Error, Root, text};
 
 const CAP_SYS_PTRACE: u32 = 19;
 
-/// The first user namespace maps every user to itself; any other namespace maps fewer.
+/// The map of the first user namespace, which maps every user to itself. Any other namespace maps
+/// fewer.
 const EVERY_USER: &str = "0 0 4294967295";
 
 /// Privileges of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Effective user.
+    /// The effective user.
     pub user: u32,
-    /// Effective capabilities, bit by bit.
+    /// The effective capabilities, one bit each.
     pub capabilities: u64,
     /// The active system-call filter.
     pub seccomp: Seccomp,
@@ -28,7 +29,7 @@ pub struct Process {
 pub enum Seccomp {
     /// No filter, or a kernel without seccomp.
     Off,
-    /// Only `read`, `write` and `exit`.
+    /// Only `read`, `write` and `exit` are permitted.
     Strict,
     /// Filter programs decide about each system call.
     Filter,
@@ -38,7 +39,7 @@ impl Process {
     /// Reads `/proc/self/status` and `/proc/self/uid_map`.
     ///
     /// # Errors
-    /// The status cannot be read, or lacks identity or capabilities.
+    /// [`Error`] if the status cannot be read, or does not contain identity or capabilities.
     pub fn read(root: &Root) -> Result<Self, Error> {
         let user_map = root.read_if_present("/proc/self/uid_map")?;
         let in_first_user_namespace = user_map.is_none_or(|map| maps_every_user(&map));
@@ -53,7 +54,7 @@ impl Process {
         })
     }
 
-    /// Returns whether another process gets transparent huge pages; `None` if its status cannot be
+    /// Returns true if another process gets transparent huge pages; `None` if its status cannot be
     /// read.
     #[must_use]
     pub fn thp_allowed_of(root: &Root, pid: i32) -> Option<bool> {
@@ -61,14 +62,15 @@ impl Process {
         Some(allows_thp(&status))
     }
 
-    /// Returns whether the kernel takes this process as holding `CAP_SYS_PTRACE`, which counts only in the first
-    /// user namespace.
+    /// Returns true if the kernel treats this process as having `CAP_SYS_PTRACE`, which counts only
+    /// in the first user namespace.
     pub fn may_trace(&self) -> bool {
         self.in_first_user_namespace && self.capabilities & (1 << CAP_SYS_PTRACE) != 0
     }
 }
 
-/// Older kernels do not name it in the status.
+/// Returns true if transparent huge pages are permitted. The status of older kernels does not
+/// contain this.
 fn allows_thp(status: &str) -> bool {
     text::field(status, "THP_enabled:") != Some("0")
 }

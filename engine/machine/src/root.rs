@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use super::Error;
 use hugekit_sys::injection::{Call, pass};
 
-/// Most of the kernel's files fit, and are read by one call.
+/// Bytes of most of the kernel's files. One call reads them.
 const TYPICAL_BYTES: usize = 4096;
 
-/// The directory in which `/sys`, `/proc` and `/dev` are read.
+/// The directory that contains `/sys`, `/proc` and `/dev`.
 ///
-/// The default is the machine itself. [`Root::at`] describes another one: a copy of these directories
-/// taken elsewhere, or one written by a test.
+/// By default the root of this machine. [`Root::at`] describes another machine by a copy of these
+/// directories, which was made there or which a test wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
     directory: Cow<'static, Path>,
@@ -25,41 +25,43 @@ impl Default for Root {
 }
 
 impl Root {
-    /// The machine described by the files below `directory`, which holds `sys/`, `proc/` and so on.
+    /// Returns a machine that files below `directory` describe. `directory` contains `sys/`,
+    /// `proc/` and so on.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self { directory: Cow::Owned(directory.into()) }
     }
 
-    /// Returns the path of the file that a program on that machine would call `absolute`.
+    /// Returns the path of a file that has the path `absolute` on that machine.
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let absolute = absolute.as_ref();
         self.directory.join(absolute.strip_prefix("/").unwrap_or(absolute))
     }
 
-    /// Returns whether this is the machine that runs us, so that asking the processor itself makes sense.
+    /// Returns true if this process runs on this machine, so that CPUID describes it too.
     #[must_use]
     pub fn is_this_machine(&self) -> bool {
         self.directory == Path::new("/")
     }
 
-    /// Returns whether a file is there that this process may look at.
+    /// Returns true if the file exists and this process may inspect it.
     pub fn exists(&self, absolute: impl AsRef<Path>) -> bool {
         pass(Call::Stat).is_ok() && self.path(absolute).exists()
     }
 
-    /// The text of a file. Names in it (of programs, files and groups) may be any bytes: what is not UTF-8 is replaced.
+    /// Returns the text of a file. Bytes that are not UTF-8 are replaced, because names of
+    /// programs, files and groups may contain any bytes.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// [`Error`] if the file cannot be read.
     pub fn read(&self, absolute: impl AsRef<Path>) -> Result<String, Error> {
         let text = |bytes| String::from_utf8(bytes).unwrap_or_else(|error| lossy(error.as_bytes()));
         self.read_bytes(absolute).map(text)
     }
 
-    /// The bytes of a file, for readers of the names in it.
+    /// Returns the bytes of a file, for readers of the names in it.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// [`Error`] if the file cannot be read.
     pub(super) fn read_bytes(&self, absolute: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
         let path = self.path(absolute);
         let read = || {
@@ -73,8 +75,8 @@ impl Root {
         read().map_err(|source| Error::Unreadable { path, source })
     }
 
-    /// Calls `take` for one line after the other: for files that may be as long as a process has mappings. What is not
-    /// UTF-8 is replaced, as by [`read`](Self::read).
+    /// Calls `take` for each line, for files that may be very long. Bytes that are not UTF-8 are
+    /// replaced, as by [`read`](Self::read).
     pub(super) fn each_line(
         &self,
         absolute: impl AsRef<Path>,
@@ -96,18 +98,20 @@ impl Root {
         Ok(())
     }
 
-    /// Like [`read`](Self::read), for files that not every kernel has: `None` where it is not there.
+    /// Like [`read`](Self::read), for files that only some kernels have. `None` if the file does
+    /// not exist.
     ///
     /// # Errors
-    /// It is there and cannot be read.
+    /// [`Error`] if the file exists and cannot be read.
     pub fn read_if_present(&self, absolute: impl AsRef<Path>) -> Result<Option<String>, Error> {
         if_present(self.read(absolute))
     }
 
-    /// Like [`read_bytes`](Self::read_bytes), for files that not every kernel has.
+    /// Like [`read_bytes`](Self::read_bytes), for files that only some kernels have. `None` if the
+    /// file does not exist.
     ///
     /// # Errors
-    /// It is there and cannot be read.
+    /// [`Error`] if the file exists and cannot be read.
     pub(super) fn bytes_if_present(
         &self,
         absolute: impl AsRef<Path>,
@@ -115,10 +119,11 @@ impl Root {
         if_present(self.read_bytes(absolute))
     }
 
-    /// The one value that a file of `/sys` or `/proc/sys` holds, taken apart by `parse`.
+    /// Returns the one value in a file of `/sys` or `/proc/sys`, which `parse` converts.
     ///
     /// # Errors
-    /// It cannot be read, or does not hold what is `expected`.
+    /// [`Error`] if the file cannot be read, or does not contain a value as `expected` describes
+    /// it.
     pub fn read_value<T>(
         &self,
         absolute: impl AsRef<Path>,
@@ -129,7 +134,7 @@ impl Root {
         parse(text.trim()).ok_or_else(|| Error::malformed(self.path(absolute), expected, &text))
     }
 
-    /// The number that a file holds.
+    /// Returns the number in a file.
     ///
     /// # Errors
     /// The errors of [`read_value`](Self::read_value).
@@ -137,10 +142,10 @@ impl Root {
         self.read_value(absolute, "a number", |text| text.parse().ok())
     }
 
-    /// Names in a directory, in no particular order.
+    /// Returns the names in a directory, in no particular order.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// [`Error`] if the directory cannot be read.
     pub fn names(&self, absolute: impl AsRef<Path>) -> Result<Vec<String>, Error> {
         let path = self.path(absolute);
         let entries = pass(Call::Open).map_err(Into::into).and_then(|()| fs::read_dir(&path));

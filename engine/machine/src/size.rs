@@ -1,16 +1,17 @@
-//! Numbers of bytes, as people write and read them.
+//! Numbers of bytes, in a form for people.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Bytes per KiB, MiB, GiB.
+/// Bytes per KiB.
 pub const KIB: usize = 1 << 10;
 /// Bytes per MiB.
 pub const MIB: usize = 1 << 20;
 /// Bytes per GiB.
 pub const GIB: usize = 1 << 30;
 
-/// A number of bytes. It parses from `2MiB`, `2M` or `2097152`, and prints as `4KiB`, `2MiB`, `1.5GiB`.
+/// A number of bytes. It is parsed from `2MiB`, `2M` or `2097152`, and printed as `4KiB`, `2MiB`,
+/// `1.5GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(pub usize);
 
@@ -18,7 +19,7 @@ pub struct Size(pub usize);
 #[derive(Clone, Copy, Debug)]
 pub struct Exact(usize);
 
-/// A size that could not be understood.
+/// The error of a text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a size: write bytes or a number with KiB, MiB, GiB or TiB, such as 512MiB")]
 pub struct ParseSizeError(String);
@@ -26,13 +27,13 @@ pub struct ParseSizeError(String);
 const UNITS: [(&str, usize); 4] = [("TiB", 1 << 40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)];
 
 impl Size {
-    /// For error messages, which are exact: `4 KiB`, `1073741825 bytes`.
+    /// Returns an exact form for error messages: `4 KiB`, `1073741825 bytes`.
     #[must_use]
     pub fn exact(self) -> Exact {
         Exact(self.0)
     }
 
-    /// For prose, to one decimal: `2 MiB`, `7.6 GiB`, `0 bytes`.
+    /// Returns a form for prose, to one decimal: `2 MiB`, `7.6 GiB`, `0 bytes`.
     #[must_use]
     pub fn rounded(self) -> String {
         match self.in_largest_unit() {
@@ -41,7 +42,8 @@ impl Size {
         }
     }
 
-    /// The number to one decimal, unless it is whole, and its unit; no unit for less than 1 KiB.
+    /// Returns the number to one decimal, unless it is whole, and its unit; no unit for less than 1
+    /// KiB.
     fn in_largest_unit(self) -> (String, Option<&'static str>) {
         match UNITS.into_iter().find(|&(_, bytes)| self.0 >= bytes) {
             None => (self.0.to_string(), None),
@@ -54,7 +56,8 @@ impl Size {
 }
 
 impl From<u64> for Size {
-    /// More than a process has addresses for becomes [`usize::MAX`].
+    /// Converts a number of bytes. A number beyond all addresses of a process becomes
+    /// [`usize::MAX`].
     fn from(bytes: u64) -> Self {
         Self(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
@@ -81,7 +84,8 @@ impl fmt::Display for Size {
 impl FromStr for Size {
     type Err = ParseSizeError;
 
-    /// Takes `KiB`, `kib`, `K` and `k` alike, always as powers of 1024; a bare number is bytes.
+    /// Parses a size. `KiB`, `kib`, `K` and `k` are equal, and always powers of 1024. A number
+    /// without a unit is bytes.
     fn from_str(text: &str) -> Result<Self, ParseSizeError> {
         let error = || ParseSizeError(text.to_owned());
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -99,7 +103,7 @@ impl FromStr for Size {
 /// Parses a [`Size`] as a number of bytes.
 ///
 /// # Errors
-/// The text is not a size.
+/// [`ParseSizeError`] if the text is not a size.
 pub fn parse_bytes(text: &str) -> Result<u64, ParseSizeError> {
     text.parse().map(|Size(bytes)| bytes as u64)
 }

@@ -1,4 +1,4 @@
-//! A machine that a test makes up, for readers of a [`Root`].
+//! A synthetic machine of a test, for readers of a [`Root`].
 
 use std::ops::Deref;
 

@@ -1,11 +1,12 @@
-//! The two shapes that `/proc` text comes in.
+//! The two formats of text in `/proc`.
 
-/// The rest of the line that starts with `key`, as in `Seccomp: 2`.
+/// Returns the rest of the line that starts with `key`, as in `Seccomp: 2`.
 pub(super) fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
 }
 
-/// Bytes from a line like `MemTotal: 512 kB`; in a node's `meminfo` two words stand before the key.
+/// Returns the number of bytes from a line like `MemTotal: 512 kB`; in a node's `meminfo` two words
+/// stand before the key.
 pub(super) fn bytes(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace().skip_while(|word| *word != key);

@@ -5,11 +5,11 @@ use hugekit_sys::injection::{Call, pass};
 
 const TASKS: &str = "/proc/self/task";
 
-/// The ids of all threads; the first one's is that of the process. Threads that start or end meanwhile may be
-/// there or not.
+/// Returns the IDs of all threads. The first thread has the ID of the process. Threads that start
+/// or end meanwhile may be included or not.
 ///
 /// # Errors
-/// `/proc/self/task` cannot be read.
+/// [`Error`] if `/proc/self/task` cannot be read.
 pub fn ids(root: &Root) -> Result<Vec<u32>, Error> {
     let path = root.path(TASKS);
     let entries = pass(Call::Open).map_err(Into::into).and_then(|()| std::fs::read_dir(&path));
@@ -18,10 +18,10 @@ pub fn ids(root: &Root) -> Result<Vec<u32>, Error> {
     Ok(entries.flatten().filter_map(name).collect())
 }
 
-/// Returns whether a thread blocks a signal now; `None` if it has ended.
+/// Returns true if a thread blocks a signal now; `None` if the thread has ended.
 ///
 /// # Errors
-/// Its status cannot be read or understood.
+/// [`Error`] if the status of the thread cannot be read or understood.
 pub fn blocks(root: &Root, thread: u32, signal: u32) -> Result<Option<bool>, Error> {
     let path = format!("{TASKS}/{thread}/status");
     let status = match root.read(&path) {
@@ -33,8 +33,8 @@ pub fn blocks(root: &Root, thread: u32, signal: u32) -> Result<Option<bool>, Err
     Ok(Some(mask >> (signal - 1) & 1 == 1))
 }
 
-/// Returns whether a thread runs or would if it had a CPU, and the nanoseconds that it has run; `None` if it has ended,
-/// or the kernel does not count (`CONFIG_SCHED_INFO`).
+/// Returns true if a thread runs, or would run if it had a CPU, and the nanoseconds that it has
+/// run. `None` if the thread has ended, or if the kernel does not count this (`CONFIG_SCHED_INFO`).
 pub fn progress(root: &Root, thread: u32) -> Option<(bool, u64)> {
     let status = root.read(format!("{TASKS}/{thread}/status")).ok()?;
     let counts = root.read(format!("{TASKS}/{thread}/schedstat")).ok()?;

@@ -1,4 +1,4 @@
-//! NUMA nodes. A kernel built without NUMA shows none; that machine is one node with everything.
+//! NUMA nodes. A kernel without NUMA shows none; that machine counts as one node with everything.
 
 use super::{CpuSet, Error, Memory, Root, text};
 
@@ -9,23 +9,23 @@ const NODES: &str = "/sys/devices/system/node";
 pub struct Topology {
     /// CPUs that are online.
     pub online: CpuSet,
-    /// Online nodes, ascending by number; numbers may have gaps.
+    /// The online nodes, ascending by number. Numbers may have gaps.
     pub nodes: Vec<Node>,
 }
 
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The kernel's number for it.
+    /// The kernel's number of the node.
     pub id: u32,
-    /// Its online CPUs; empty for a node that has only memory.
+    /// The online CPUs of the node; empty for a node with memory only.
     pub cpus: CpuSet,
-    /// Its memory in bytes; 0 for a node that has only CPUs.
+    /// The memory of the node in bytes; 0 for a node with CPUs only.
     pub memory_total: u64,
-    /// Bytes of it that are not in use.
+    /// Bytes of the memory that are not in use.
     pub memory_free: u64,
-    /// The distance to each node of the machine, in their order, from ACPI: 10 to itself, 20 if an access takes twice as
-    /// long. Empty if the kernel does not say.
+    /// The distance to each node of the machine, in their order, from ACPI. It is 10 to the node
+    /// itself, and 20 if an access takes twice as long. Empty if the kernel does not report it.
     pub distances: Vec<u32>,
 }
 
@@ -33,7 +33,7 @@ impl Topology {
     /// Reads the online CPUs and nodes.
     ///
     /// # Errors
-    /// A list of CPUs or a node's memory cannot be read or understood.
+    /// [`Error`] if a list of CPUs or a node's memory cannot be read or understood.
     pub fn read(root: &Root) -> Result<Self, Error> {
         let online = online_cpus(root)?;
         let nodes = match online_nodes(root)? {
@@ -43,7 +43,7 @@ impl Topology {
         Ok(Self { online, nodes })
     }
 
-    /// The node that a CPU belongs to.
+    /// Returns the node that a CPU belongs to.
     pub fn node_of(&self, cpu: u32) -> Option<u32> {
         self.nodes.iter().find(|node| node.cpus.contains(cpu)).map(|node| node.id)
     }

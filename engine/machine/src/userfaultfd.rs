@@ -1,10 +1,10 @@
-//! Which uses of userfaultfd(2) this process has, and what keeps it from the others.
+//! The permitted uses of userfaultfd(2), and the obstacles to other uses.
 //!
-//! The kernel grants the whole of it (faults taken inside system calls and by KVM included) to
-//! `CAP_SYS_PTRACE`, to every process when `vm.unprivileged_userfaultfd` is 1, and to a process that may open
-//! `/dev/userfaultfd`. Faults of user code alone need none of these. A system-call filter may refuse all but
-//! the device, with the same EPERM or ENOSYS that the kernel itself would give, so the reason follows from
-//! what the kernel *would* have said.
+//! The kernel permits the whole use (including faults in system calls and of KVM) to three kinds of
+//! processes: those with `CAP_SYS_PTRACE`, all processes if `vm.unprivileged_userfaultfd` is 1, and
+//! those that may open `/dev/userfaultfd`. Faults of user code alone need no permission. A
+//! system-call filter may refuse everything except the device, with the same EPERM or ENOSYS as the
+//! kernel. So the reason is derived from the answer that the kernel *would* have given.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,27 +16,27 @@ use super::{Error, Root};
 
 const DEVICE: &str = "/dev/userfaultfd";
 
-/// The uses of userfaultfd that this process has.
+/// The uses of userfaultfd that are permitted to this process, and the obstacles.
 #[derive(Debug)]
 pub struct Userfaultfd {
-    /// The most that the process may do.
+    /// The highest permitted use.
     pub uses: Uses,
     /// The kernel's features; empty if no descriptor could be opened to read them.
     pub features: Features,
-    /// The obstacles to the whole use of the system call, in the order to remove them.
+    /// The obstacles to the whole use of the system call, in the order in which to remove them.
     pub obstacles: Vec<Obstacle>,
     /// The result of opening the device node.
     pub device: Result<(), Error>,
 }
 
-/// Which page faults this process may serve.
+/// The page faults that this process may handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uses {
     /// All faults, by the system call.
     Whole,
     /// All faults, but only by `/dev/userfaultfd`.
     WholeByDevice,
-    /// Faults of user code. A system call that meets such a page fails with EFAULT.
+    /// Faults of user code. A system call that accesses such a page fails with EFAULT.
     UserModeOnly,
     /// No faults.
     None,
@@ -45,15 +45,17 @@ pub enum Uses {
 /// An obstacle to the whole use of the system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// The kernel was built without it.
+    /// The kernel was built without userfaultfd.
     NotInKernel,
-    /// A system-call filter refuses it, with this error number or with a signal.
+    /// A system-call filter refuses the call, with this error number or with a signal.
     Filter(Option<i32>),
-    /// The process holds no `CAP_SYS_PTRACE` and `vm.unprivileged_userfaultfd` is 0.
+    /// The process does not have `CAP_SYS_PTRACE`, and `vm.unprivileged_userfaultfd` is 0.
     Unprivileged,
-    /// `CAP_SYS_PTRACE` is held, but in a user namespace of a container, where it does not count.
+    /// The process has `CAP_SYS_PTRACE`, but only in the user namespace of a container, where it
+    /// does not count.
     UserNamespace,
-    /// Refused with this error number for a reason that no file shows, such as a security module.
+    /// The call is refused with this error number. No file shows the reason, which may be a
+    /// security module.
     Unexplained(i32),
 }
 
@@ -68,31 +70,32 @@ impl Features {
     pub const MISSING_HUGETLBFS: Self = Self(1 << 4);
     /// Missing pages of shared memory (Linux 4.11).
     pub const MISSING_SHMEM: Self = Self(1 << 5);
-    /// SIGBUS in the faulting thread in place of an event (Linux 4.14).
+    /// SIGBUS in the faulting thread instead of an event (Linux 4.14).
     pub const SIGBUS: Self = Self(1 << 7);
-    /// Which thread met the fault (Linux 4.14).
+    /// The ID of the faulting thread (Linux 4.14).
     pub const THREAD_ID: Self = Self(1 << 8);
-    /// Pages that are in the file and not mapped, hugetlb (Linux 5.13).
+    /// Pages that are in the file and not mapped, for hugetlb (Linux 5.13).
     pub const MINOR_HUGETLBFS: Self = Self(1 << 9);
-    /// Pages that are in the file and not mapped, shared memory (Linux 5.14).
+    /// Pages that are in the file and not mapped, for shared memory (Linux 5.14).
     pub const MINOR_SHMEM: Self = Self(1 << 10);
-    /// The fault's address to the byte (Linux 5.18).
+    /// The exact address of a fault (Linux 5.18).
     pub const EXACT_ADDRESS: Self = Self(1 << 11);
     /// Write protection of hugetlb and shared memory (Linux 5.19).
     pub const WRITE_PROTECT_SHARED: Self = Self(1 << 12);
-    /// Write protection of pages never touched (Linux 6.4).
+    /// Write protection of untouched pages (Linux 6.4).
     pub const WRITE_PROTECT_UNPOPULATED: Self = Self(1 << 13);
-    /// Write protection that the kernel lifts by itself, to be read from the page table (Linux 6.7).
+    /// Write protection that the kernel itself lifts, and that is read from the page table (Linux
+    /// 6.7).
     pub const WRITE_PROTECT_ASYNC: Self = Self(1 << 15);
     /// Moving pages (Linux 6.8).
     pub const MOVE: Self = Self(1 << 16);
 
-    /// Returns whether all of `wanted` are there.
+    /// Returns true if the set contains all of `wanted`.
     pub fn contains(self, wanted: Self) -> bool {
         self.0 & wanted.0 == wanted.0
     }
 
-    /// Both sets together.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -100,12 +103,13 @@ impl Features {
 }
 
 impl Userfaultfd {
-    /// Tries each way to open a userfaultfd, asks the first that opens for its features, and closes all of them.
-    /// System calls ask the kernel that runs us, whatever `root` is. Where a system-call filter is in force, a
-    /// forked child asks first, because the answer may be a signal.
+    /// Tries each way to open a userfaultfd, reads the features of the first one that opens, and
+    /// closes all of them. System calls go to the running kernel, whatever `root` is. If there is a
+    /// system-call filter, a forked child tries first, because the answer may be a signal.
     ///
     /// # Errors
-    /// The privileges of the process cannot be read. A refusal is a fact, not an error.
+    /// [`Error`] if the privileges of the process cannot be read. A refusal is a fact, not an
+    /// error.
     pub fn read(root: &Root) -> Result<Self, Error> {
         let rules = Rules { process: Process::read(root)?, unprivileged: unprivileged(root).ok() };
         let fatal = rules.filtered() && !hugekit_sys::userfaultfd::may_be_asked_for();
@@ -130,10 +134,11 @@ impl Userfaultfd {
     }
 }
 
-/// Returns whether `vm.unprivileged_userfaultfd` lets every process serve every fault (Linux 5.2).
+/// Returns true if `vm.unprivileged_userfaultfd` permits every process to handle all faults (Linux
+/// 5.2).
 ///
 /// # Errors
-/// The file cannot be read or understood.
+/// [`Error`] if the file cannot be read or understood.
 pub fn unprivileged(root: &Root) -> Result<bool, Error> {
     root.read_number("/proc/sys/vm/unprivileged_userfaultfd").map(|number| number != 0)
 }
@@ -151,19 +156,19 @@ fn device_error(root: &Root, errno: Errno) -> Error {
     Error::Unreadable { path: root.path(DEVICE), source: io::Error::from(errno) }
 }
 
-/// The error of each attempt; `None` is success.
+/// The error of each attempt; `None` for success.
 struct Outcome {
-    /// The system call raises a signal, so it was not tried.
+    /// True if the system call raises a signal, so it was not tried.
     fatal: bool,
     whole: Option<Errno>,
     user_mode: Option<Errno>,
     device: Option<Errno>,
 }
 
-/// The facts by which the kernel decides.
+/// The facts on which the kernel's decision depends.
 struct Rules {
     process: Process,
-    /// `None` where the kernel has no such rule: before Linux 5.2, or without userfaultfd.
+    /// `None` if the kernel has no such rule: before Linux 5.2, or without userfaultfd.
     unprivileged: Option<bool>,
 }
 
@@ -193,7 +198,8 @@ impl Outcome {
         }
     }
 
-    /// ENOSYS from a kernel whose other traces of userfaultfd are there is not the kernel's.
+    /// Returns true if the kernel has userfaultfd. If other traces of it exist, ENOSYS does not
+    /// come from the kernel.
     fn kernel_has_it(&self, rules: &Rules) -> bool {
         rules.unprivileged.is_some() || self.device != Some(Errno::NOENT)
     }
@@ -204,7 +210,7 @@ impl Rules {
         self.process.seccomp == Seccomp::Filter
     }
 
-    /// Returns why the kernel itself would refuse the whole use, if it would.
+    /// Returns the reason why the kernel itself would refuse the whole use; `None` if it would not.
     fn denies(&self) -> Option<Obstacle> {
         if self.unprivileged == Some(true) || self.process.may_trace() {
             return None;

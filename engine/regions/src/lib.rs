@@ -1,4 +1,4 @@
-//! Pools of clean memory, regions, faults served in user space, and forks.
+//! Pools of zeroed memory, regions, faults that are handled in user space, and forks.
 #![warn(missing_docs, clippy::incompatible_msrv)]
 #![allow(
     clippy::len_without_is_empty,

@@ -1,4 +1,4 @@
-//! Huge pages that were split, put together again.
+//! Collapse: split huge pages are made huge again.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
@@ -12,23 +12,23 @@ use hugekit_sys::mapping;
 pub struct Collapsed {
     /// Bytes that are on huge pages now.
     pub huge: usize,
-    /// Bytes that are not on huge pages: the kernel had none free, or the bytes are protected or
-    /// not populated.
+    /// Bytes that are not on huge pages, because the kernel had no free huge page, or because the
+    /// bytes are protected or not populated.
     pub fragmented: usize,
 }
 
-/// Joins base pages into transparent huge pages (`MADV_COLLAPSE`, Linux 6.1), for every aligned 2
-/// MiB of the memory. Bytes outside these are not counted.
+/// Collapses base pages into transparent huge pages (`MADV_COLLAPSE`, Linux 6.1), for every aligned
+/// 2 MiB of the memory. Bytes outside of aligned 2 MiB are not counted.
 ///
-/// Use it after a snapshot with granules of 64 KiB, or of memory that had never been touched: both
-/// leave base pages. It copies 1 to 3 GiB per second. Writers wait for the 2 MiB that are being
-/// copied.
+/// Call this after a snapshot with granules of 64 KiB, or after a snapshot of memory that had never
+/// been accessed: both leave base pages. The call copies 1 to 3 GiB per second. Writers wait for
+/// the 2 MiB that are being copied.
 ///
 /// # Safety
 /// No other userfaultfd(2) handles minor faults of *shared* memory in the range: the kernel would
-/// map bytes that its owner has not supplied yet. Private memory and regions of a pool never have
-/// this problem. Bytes of a region that are still to be cleared, or shared with forks, count as
-/// fragmented.
+/// map bytes that their owner has not supplied yet. Private memory and regions of a pool always
+/// satisfy this condition. Bytes of a region that are not cleared yet, or that are shared with
+/// forks, count as fragmented.
 pub unsafe fn collapse(memory: *const [u8]) -> Collapsed {
     let start = memory.cast::<u8>().expose_provenance();
     let end = start.saturating_add(memory.len());

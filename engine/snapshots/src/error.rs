@@ -1,4 +1,4 @@
-//! Why there is no snapshot, or no more.
+//! Errors of taking and reading a snapshot.
 
 use std::io;
 use std::ops::Range;
@@ -15,29 +15,30 @@ use hugekit_sys::{ErrorKind, Remedy};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// The range has no bytes, or goes beyond the last address.
+    /// The range has no bytes, or extends beyond the last address.
     #[error("cannot snapshot {len} bytes at {start:#x}")]
     Empty {
-        /// The start of the range.
+        /// The start address of the range.
         start: usize,
-        /// The length of the range.
+        /// The length of the range in bytes.
         len: usize,
     },
     /// A part of the range is not mapped.
     #[error("nothing is mapped at {:#x}..{:#x}", hole.start, hole.end)]
     Unmapped {
-        /// The first such part.
+        /// The first part that is not mapped.
         hole: Range<usize>,
     },
     /// A mapping in the range cannot be snapshotted.
     #[error("{mapping} cannot be snapshotted: {reason}{}", Remedy(reason.remedy()))]
     Unsuitable {
-        /// The first such mapping.
+        /// The first mapping that cannot be snapshotted.
         mapping: MappedRange,
         /// The reason.
         reason: Unsuitable,
     },
-    /// A thread blocks SIGBUS: a fault handled in place would end the process.
+    /// A thread blocks SIGBUS. At the first fault handled in place, the kernel would end the
+    /// process.
     #[error(
         "thread {thread} blocks SIGBUS: a write handled in place would end the process{}",
         Remedy(Some(UNBLOCK))
@@ -46,8 +47,9 @@ pub enum SnapshotError {
         /// The thread's id.
         thread: u32,
     },
-    /// The memory starts or ends inside a page that other threads write all the time, so its bytes
-    /// could not be copied at one moment. This process may not make the writers wait.
+    /// The memory starts or ends inside a page, and other threads write to that page all the time.
+    /// So its bytes could not be copied at one moment, and this process may not make the writers
+    /// wait.
     #[error(
         "the page at {page:#x} has bytes of the memory and other data, which is written \
          all the time: align the memory to pages, or permit hugekit to handle the faults of \
@@ -57,9 +59,9 @@ pub enum SnapshotError {
         /// The page's address.
         page: usize,
     },
-    /// The memory starts or ends inside a page, and this kernel does not note writes to it (before
-    /// Linux 6.7). hugekit would have to make the page's writers wait. This process may not, or the
-    /// page contains a stack or thread-local variables.
+    /// The memory starts or ends inside a page, and this kernel does not report writes to the page
+    /// (before Linux 6.7). So hugekit would have to make the page's writers wait. This process may
+    /// not do that, or the page contains a stack or thread-local variables.
     #[error(
         "the page at {page:#x} has bytes of the memory and other data, and this kernel does \
          not note writes (Linux 6.7): align the memory to pages, or permit hugekit to handle the \
@@ -87,7 +89,7 @@ pub enum SnapshotError {
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
-    /// The kernel refused something else.
+    /// The kernel refused another system call.
     #[error("{call} failed")]
     Kernel {
         /// The system call.
@@ -95,20 +97,21 @@ pub enum SnapshotError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Writers changed more than the snapshot may hold before it was read. The snapshot is lost;
-    /// the writers continue.
+    /// Writers changed more than the snapshot may hold before the snapshot was read. The snapshot
+    /// is lost; the writers continue.
     #[error(
         "the memory was written faster than its snapshot was read: writers needed more than the {cap} bytes of copies \
          that it may hold, of {len} bytes of memory{}",
         Remedy(Some(limit::remedy(*len, *available)))
     )]
     CowLimitExceeded {
-        /// The most bytes of copies ([`max_cow_bytes`](super::Builder::max_cow_bytes)).
+        /// The highest number of bytes of copies
+        /// ([`max_cow_bytes`](super::Builder::max_cow_bytes)).
         cap: usize,
-        /// Bytes of the memory. With this limit no writer ever needs more.
+        /// Bytes of the memory. With this limit, writers never exceed the limit.
         len: usize,
-        /// Bytes that were available for copies, on the machine and in the control group, including
-        /// those of this snapshot.
+        /// Bytes that were available for copies, on the machine and in the control group. Bytes
+        /// that this snapshot uses are included.
         available: usize,
     },
     /// The process has no addresses for copies. Nothing was allocated.
@@ -119,23 +122,24 @@ pub enum SnapshotError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Memory was unmapped, remapped, discarded, merged or made unreadable, so its bytes are not
-    /// known any more.
+    /// Memory was unmapped, remapped, discarded, merged or made unreadable. Its bytes at the moment
+    /// of the snapshot are unknown.
     #[error(
         "the memory at {address:#x} was unmapped, remapped, discarded, merged or made unreadable"
     )]
     Changed {
-        /// The first page.
+        /// The address of the first such page.
         address: usize,
     },
-    /// A thread that handled faults of writers died; the writers continue.
+    /// A thread that handled faults of writers has ended. The snapshot is lost; the writers
+    /// continue.
     #[error("the thread that handled faults of writers died")]
     Unserved,
-    /// The kernel refuses an operation that it permitted when the snapshot was taken: a system-call
+    /// The kernel refuses an operation that it permitted when the snapshot was taken. A system-call
     /// filter was installed since, or other code closed hugekit's descriptor.
     ///
-    /// This snapshot and all others with the same fault mode are lost; the writers continue. New
-    /// ones can be taken after these are dropped.
+    /// This snapshot and all others with the same fault mode are lost; the writers continue. After
+    /// these snapshots are dropped, new snapshots can be taken.
     #[error(
         "the snapshot is lost: the kernel now refuses to protect memory (a system-call \
          filter was installed, or a descriptor was closed)"
@@ -144,12 +148,12 @@ pub enum SnapshotError {
     /// Bytes outside the snapshot were requested.
     #[error("bytes {}..{} requested, the snapshot has {len}", range.start, range.end)]
     OutOfRange {
-        /// The range requested.
+        /// The requested range.
         range: Range<usize>,
         /// Bytes of the snapshot.
         len: usize,
     },
-    /// The destination is not as long as the snapshot.
+    /// The destination and the snapshot differ in length.
     #[error("the snapshot has {len} bytes, the destination {destination}")]
     LengthsDiffer {
         /// Bytes of the snapshot.
@@ -160,7 +164,7 @@ pub enum SnapshotError {
     /// The read was cancelled.
     #[error("cancelled after {bytes} of {len} bytes")]
     Cancelled {
-        /// Bytes that were read, from the start on.
+        /// Bytes that were read, from the start of the snapshot on.
         bytes: usize,
         /// Bytes of the snapshot.
         len: usize,
@@ -168,12 +172,12 @@ pub enum SnapshotError {
     /// The destination of [`write_to`](super::Snapshot::write_to) failed.
     #[error("writing failed after {written} bytes")]
     Write {
-        /// Bytes that were written before, in whole pieces.
+        /// Bytes that were written before the error, in whole pieces.
         written: usize,
         /// The destination's error.
         source: io::Error,
     },
-    /// This process is a forked child; the snapshot belongs to its parent.
+    /// This process is a forked child; the snapshot belongs to the parent process.
     #[error("not available in a forked child: the snapshot belongs to the parent process")]
     Forked,
 }
@@ -182,35 +186,35 @@ pub enum SnapshotError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsuitable {
-    /// It is shared, so other processes could write to it.
+    /// The mapping is shared, so other processes could write to it.
     #[error("it is shared, and others could write to it")]
     Shared,
-    /// It maps a file.
+    /// The mapping maps a file.
     #[error("it maps a file")]
     File,
-    /// It belongs to the kernel, for example `[vdso]`.
+    /// The mapping belongs to the kernel, for example `[vdso]`.
     #[error("it belongs to the kernel")]
     Kernels,
-    /// It cannot be read.
+    /// The mapping cannot be read.
     #[error("it cannot be read")]
     Unreadable,
-    /// The kernel may merge its pages (`MADV_MERGEABLE` or `PR_SET_MEMORY_MERGE`).
+    /// The kernel may merge pages of the mapping (`MADV_MERGEABLE` or `PR_SET_MEMORY_MERGE`).
     #[error("the kernel may merge its pages with equal ones (KSM)")]
     Mergeable,
-    /// It contains a stack or thread-local variables, which a thread writes while it handles its
-    /// own fault.
+    /// The mapping contains a stack or thread-local variables. A thread writes to them while it
+    /// handles its own fault.
     #[error("it holds the stack or the thread-local variables of thread {thread}")]
     Stack {
         /// The thread's id.
         thread: u32,
     },
-    /// Another userfaultfd handles its faults.
+    /// Another userfaultfd handles faults of the mapping.
     #[error("another userfaultfd handles its faults")]
     OtherUserfaultfd,
-    /// It has a snapshot with another fault mode.
+    /// The mapping has a snapshot with another fault mode.
     #[error("another snapshot of it has another fault mode: use the same, in place or threaded")]
     OtherFaultMode,
-    /// The kernel cannot write-protect it.
+    /// The kernel cannot write-protect the mapping.
     #[error("the kernel cannot protect it against writes")]
     Unprotectable,
 }
@@ -238,7 +242,8 @@ impl Unsuitable {
 }
 
 impl SnapshotError {
-    /// Returns how an administrator or the program can prevent this error; `None` if no remedy is known.
+    /// Returns a step by which an administrator or the program can prevent this error; `None` if no
+    /// step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -260,7 +265,7 @@ impl SnapshotError {
 }
 
 impl SnapshotError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -1,4 +1,5 @@
-//! What a program does with a snapshot: read it in any order, copy or write all of it, show it as memory, cut it.
+//! Operations on a snapshot: read it in any order, copy or write all of it, map it as memory, split
+//! it.
 #![allow(unsafe_code)]
 
 use std::io::Write;
@@ -13,11 +14,11 @@ use hugekit_regions::region::ForkBuilder;
 #[cfg(doc)]
 use hugekit_regions::{Region, SharedRegion};
 
-/// The bytes of a range of memory as they were at one moment.
+/// The bytes of a range of memory at one moment.
 ///
 /// The memory is private anonymous memory ([`of_anonymous`](Self::of_anonymous)) or a region
-/// ([`of_region`](Self::of_region)). Dropping the snapshot lifts the protection that no other
-/// snapshot needs.
+/// ([`of_region`](Self::of_region)). A drop lifts the protection of the memory, except where
+/// another snapshot needs it.
 #[derive(Debug)]
 pub struct Snapshot {
     pub(super) source: SnapshotSource,
@@ -25,10 +26,12 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Takes a snapshot of private anonymous memory of this process, from any allocator, on any
-    /// page size, in one mapping or several. [`builder`](Self::builder) has options.
+    /// page size, in one mapping or several. [`builder`](Self::builder) makes snapshots with
+    /// options.
     ///
     /// # Errors
-    /// [`SnapshotError`]; it names the mapping if that is the reason. Nothing is changed then.
+    /// [`SnapshotError`] if the snapshot cannot be taken. If a mapping is the reason, the error
+    /// contains it. The memory is unchanged then.
     ///
     /// # Safety
     /// The conditions of [`Builder::of_anonymous`].
@@ -37,24 +40,24 @@ impl Snapshot {
         unsafe { Self::builder().of_anonymous(memory) }
     }
 
-    /// Makes a builder with options for a snapshot, such as the granule and the most bytes of
-    /// copies.
+    /// Makes a builder of snapshots with options, such as the granule and the highest number of
+    /// bytes of copies.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Takes a snapshot of a region. On 1 GiB this takes 0.4 to 2 ms on huge pages, and 67 ms on
+    /// Takes a snapshot of a region. For 1 GiB, this lasts 0.4 to 2 ms on huge pages, and 67 ms on
     /// base pages ([costs]).
     ///
     /// The snapshot is a read-only [fork](Region::fork). The region keeps its pages. The first
     /// write to a granule copies the granule to bytes of the pool. This call reserves as many bytes
-    /// as the region has, so the snapshot is never lost to writers, and it may outlive the region.
-    /// [`write_to`](Self::write_to) and [`copy_to`](Self::copy_to) release each granule after
-    /// reading it. The reserved bytes return to the pool when the snapshot is dropped.
+    /// as the region has, so the snapshot is never lost to writers, and may outlive the region.
+    /// [`write_to`](Self::write_to) and [`copy_to`](Self::copy_to) release each granule after it is
+    /// read. The reserved bytes return to the pool when the snapshot is dropped.
     ///
-    /// `region` is a [`Region`], a [`SharedRegion`], or a [`ForkBuilder`] with options. A granule
-    /// of a shared region that another thread writes during the call is in the snapshot with or
-    /// without that store.
+    /// `region` is a [`Region`], a [`SharedRegion`], or a [`ForkBuilder`] with options. If another
+    /// thread writes to a granule of a shared region during the call, the snapshot may contain this
+    /// store or not.
     ///
     /// ```
     /// use hugekit::Snapshot;
@@ -72,7 +75,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`SnapshotError::Fork`]. The region is unchanged then.
+    /// [`SnapshotError::Fork`] if the region cannot be forked. The region is unchanged then.
     ///
     /// [costs]: https://github.com/hugekit/hugekit/blob/main/docs/snapshot.md#costs
     pub fn of_region<'a>(region: impl Into<ForkBuilder<'a>>) -> Result<Self, SnapshotError> {
@@ -80,29 +83,30 @@ impl Snapshot {
         Ok(Self { source: SnapshotSource::Region(fork) })
     }
 
-    /// Returns how faults of writers are handled, and so whether system calls may write to the memory.
-    /// `None` if nothing is protected because all bytes were copied at once.
+    /// Returns the mode in which faults of writers are handled. In place, a system call may write
+    /// to the memory only after [`prepare_write`](Self::prepare_write). `None` if all bytes were
+    /// copied at once, so nothing is protected.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
         self.source.serving()
     }
 
-    /// Bytes of the snapshot.
+    /// Returns the length of the snapshot in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.source.range().len()
     }
 
-    /// Copies bytes of the snapshot from `offset` on into `bytes`. Several threads may read, and
-    /// each byte may be read many times.
+    /// Copies bytes of the snapshot from `offset` on into `bytes`. Several threads may read at the
+    /// same time, and each byte may be read many times.
     ///
     /// # Errors
-    /// [`SnapshotError::OutOfRange`]; nothing is copied then.
-    /// [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
-    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost;
-    /// [`Forked`](SnapshotError::Forked) in a forked child. The content of `bytes` is unspecified
-    /// then.
+    /// - [`SnapshotError::OutOfRange`]: `bytes` is unchanged.
+    /// - [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) or
+    ///   [`Changed`](SnapshotError::Changed) if the snapshot is lost, and
+    ///   [`Forked`](SnapshotError::Forked) in a forked child: the content of `bytes` is
+    ///   unspecified.
     pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), SnapshotError> {
         let range = self.addresses(offset, bytes.len())?;
         self.source.check_process()?;
@@ -115,15 +119,15 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Makes a range of the memory writable without a fault, for a system call or a device that
-    /// writes to it.
+    /// Makes a range of the memory writable without a fault. Call this before a system call or a
+    /// device writes to the range.
     ///
-    /// Its granules are copied aside, and the protection that no other snapshot needs is lifted.
-    /// The snapshot keeps its bytes.
+    /// The granules of the range are copied aside, and their protection is lifted except where
+    /// another snapshot needs it. The snapshot keeps its bytes.
     ///
     /// # Errors
-    /// [`SnapshotError::OutOfRange`]; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
-    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost;
+    /// [`SnapshotError::OutOfRange`]. [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) or
+    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost.
     /// [`Forked`](SnapshotError::Forked) in a forked child.
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
         let range = self.addresses(range.start, range.end.saturating_sub(range.start))?;
@@ -131,21 +135,22 @@ impl Snapshot {
         self.source.parts(range).try_for_each(|part| self.source.preserve(&part))
     }
 
-    /// Splits the snapshot into one snapshot for each range, which can be read in any order.
-    /// Several arrays in one snapshot cost less than one snapshot each.
+    /// Splits the snapshot into one snapshot for each range. The parts can be read in any order.
+    /// One snapshot of several arrays costs less than a snapshot of each array.
     ///
     /// Granules that belong to no range are released when the last part is dropped. All parts share
-    /// their [costs](Self::stats).
+    /// one count of [costs](Self::stats).
     ///
     /// # Errors
-    /// [`SnapshotError::OutOfRange`] if a range lies outside, or begins before the range before it
-    /// ends.
+    /// [`SnapshotError::OutOfRange`] if a range lies outside the snapshot, or begins before the end
+    /// of the previous range.
     pub fn split(self, ranges: &[Range<usize>]) -> Result<Vec<Self>, SnapshotError> {
         let pieces = SnapshotPiece::split(self.source, ranges)?;
         Ok(pieces.into_iter().map(|piece| Self { source: SnapshotSource::Piece(piece) }).collect())
     }
 
-    /// Returns whether both are pieces of one snapshot, or one and the same: their [`stats`](Self::stats) are then.
+    /// Returns true if both are parts of one snapshot, or the same snapshot. They then have the
+    /// same [`stats`](Self::stats).
     #[must_use]
     #[doc(hidden)]
     pub fn shares_cost_with(&self, other: &Self) -> bool {
@@ -155,13 +160,13 @@ impl Snapshot {
         }
     }
 
-    /// Makes a reader with options: progress, cancellation.
+    /// Makes a reader with options: progress and cancellation.
     pub fn reader<'a>(self) -> SnapshotReader<'a> {
         SnapshotReader::new(self)
     }
 
     /// Copies all bytes to `bytes`, which must be as long as the snapshot, and drops the snapshot.
-    /// [`reader`](Self::reader) has options.
+    /// [`reader`](Self::reader) does this with options.
     ///
     /// # Errors
     /// The errors of [`SnapshotReader::copy_to`].
@@ -169,8 +174,8 @@ impl Snapshot {
         self.reader().copy_to(bytes)
     }
 
-    /// Writes all bytes in order to `writer`, and drops the snapshot. [`reader`](Self::reader) has
-    /// options.
+    /// Writes all bytes in order to `writer`, and drops the snapshot. [`reader`](Self::reader) does
+    /// this with options.
     ///
     /// # Errors
     /// The errors of [`SnapshotReader::write_to`].
@@ -178,13 +183,13 @@ impl Snapshot {
         self.reader().write_to(writer)
     }
 
-    /// The costs of the snapshot so far.
+    /// Returns the costs of the snapshot so far.
     #[must_use]
     pub fn stats(&self) -> SnapshotStats {
         self.source.stats()
     }
 
-    /// The addresses of this many bytes from an offset on.
+    /// Returns the addresses of this many bytes from an offset on.
     pub(super) fn addresses(
         &self,
         offset: usize,

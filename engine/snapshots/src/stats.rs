@@ -1,4 +1,4 @@
-//! The costs of a snapshot: figures for callers, and the counters that writers increment.
+//! The costs of a snapshot: figures for callers, and counters for writers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,30 +9,31 @@ use super::serving::state::Preserver;
 use super::{Reserve, Snapshot};
 use hugekit_regions::region::ReadOnlyFork;
 
-/// The costs of a snapshot so far.
+/// The costs of a snapshot until now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotStats {
-    /// Granules of the snapshot. The first and the last may be shorter: bytes on a page with other
-    /// data were copied at once.
+    /// Granules of the snapshot. The first and the last granule may be shorter, because bytes on a
+    /// page with other data are copied at once.
     pub granules: usize,
     /// Bytes of a granule.
     pub granule_bytes: usize,
     /// Granules that writers copied.
     pub copied_by_writers: u64,
-    /// Granules that were copied by [`Snapshot::prepare_write`], in the background, or when the
-    /// snapshot was taken because a region has them pinned.
+    /// Granules that other code copied: [`Snapshot::prepare_write`], the background thread, or the
+    /// call that took the snapshot, if a region has pinned ranges.
     pub copied_by_others: u64,
-    /// Bytes of the copies that exist now. A region's copies exist until the snapshot is dropped.
+    /// Bytes of the copies that exist now. The copies of a region exist until the snapshot is
+    /// dropped.
     pub retained: usize,
-    /// The most bytes of copies that existed at a time.
+    /// The highest number of bytes of copies at any moment.
     pub most_retained: usize,
-    /// The most bytes of copies that may exist. For a region all of its bytes, which are reserved.
+    /// The limit of the bytes of copies. For a region: all of its bytes, which are reserved.
     pub cap: usize,
-    /// Bytes of these that were allocated before: in a [`Reserve`], or in the region's pool.
+    /// Bytes of `cap` that were allocated in advance, in a [`Reserve`] or in the region's pool.
     pub reserved: usize,
     /// The longest time that one write waited for a copy, without the time to deliver a signal.
-    /// Waits for a region's other forks count too.
+    /// Waits for other forks of the region are included.
     pub longest_fault: Duration,
 }
 

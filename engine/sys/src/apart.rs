@@ -1,6 +1,8 @@
-//! Where new mappings of ours stay away from: the addresses of snapshots. Their owner may unmap them at any moment, and
-//! the kernel gives them to the next mapping that fits. Memory of ours that another descriptor protects would pass for
-//! what was snapshotted there, and memory that a snapshot's maker writes would be protected before its own writes.
+//! Addresses that new mappings of hugekit avoid: the addresses of snapshots. The owner of
+//! snapshotted memory may unmap it at any moment, and the kernel would give the addresses to the
+//! next mapping that fits. Memory of hugekit that another descriptor protects could then be
+//! mistaken for the snapshotted memory, and memory that the maker of a snapshot writes would be
+//! protected before its own writes.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -12,13 +14,13 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::mapping::{self, SharedMapping};
 
-/// Calls a function with each range that is taken. Async-signal-safe.
+/// A function that calls its argument with each range that mappings must avoid. Async-signal-safe.
 pub type EachTaken = fn(&mut dyn FnMut(&Range<usize>));
 
-/// Snapshots are a layer above: they say here where they are.
+/// Set by the layer of snapshots, which is above this crate.
 static EACH_TAKEN: OnceLock<EachTaken> = OnceLock::new();
 
-/// From now on mappings stay away from these ranges.
+/// Makes later mappings avoid these ranges.
 pub fn keep_from(each_taken: EachTaken) {
     let _ = EACH_TAKEN.set(each_taken);
 }
@@ -29,14 +31,15 @@ fn each_taken(look: &mut dyn FnMut(&Range<usize>)) {
     }
 }
 
-/// Returns whether some of these addresses are taken.
+/// Returns true if some of these addresses must be avoided.
 pub(super) fn is_taken(addresses: &Range<usize>) -> bool {
     let mut is_taken = false;
     each_taken(&mut |taken| is_taken |= overlaps(taken, addresses));
     is_taken
 }
 
-/// So many addresses in a row that `len` of them are free, however those that are taken lie there.
+/// Finds a run of addresses in which `len` addresses are free, wherever the ranges to avoid lie in
+/// it.
 pub(super) fn room_for(len: usize) -> Option<usize> {
     let (mut ranges, mut bytes) = (0_usize, 0_usize);
     each_taken(&mut |taken| {
@@ -47,7 +50,7 @@ pub(super) fn room_for(len: usize) -> Option<usize> {
     len.checked_mul(ranges.checked_add(1)?)?.checked_add(bytes)
 }
 
-/// The first of `len` free addresses, a multiple of `align`.
+/// Returns the first of `len` free addresses, a multiple of `align`.
 pub(super) fn free_within(room: &Range<usize>, len: usize, align: usize) -> Option<usize> {
     free_among(each_taken, room, len, align)
 }
@@ -74,7 +77,7 @@ fn free_among(
     }
 }
 
-/// `mmap(2)` of no file, wherever nothing is taken.
+/// `mmap(2)` without a file, at addresses that need not be avoided.
 pub(super) fn map_anonymous(
     len: usize,
     access: ProtFlags,

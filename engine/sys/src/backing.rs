@@ -1,7 +1,8 @@
-//! The kinds of pages that memory is made of.
+//! Backings: the kinds of pages that memory consists of.
 //!
-//! The table below is the only list of them. Everything that differs from kind to kind is a column of it, so that a new
-//! kind is one row: names, numbers, and the questions that the engine asks. All interfaces read [`Backing::ALL`].
+//! The table below is the only list of backings. Each difference between backings is a column of
+//! the table: names, numbers, and properties. So a new backing is one row. All interfaces read
+//! [`Backing::ALL`].
 
 use std::fmt;
 
@@ -11,32 +12,32 @@ use crate::memfd::FilePages;
 /// A row of the table below.
 struct BackingRow {
     pages: BackingPages,
-    /// In messages to people.
+    /// The name in messages to people.
     title: &'static str,
-    /// In Python.
+    /// The name in Python.
     word: &'static str,
-    /// On the command line, in files of options and in the lab.
+    /// The name on the command line, in files of options and in the lab.
     option: &'static str,
-    /// In C: the value in `hugekit_backing`. 0 is the default there.
+    /// The number in C: the value in `hugekit_backing`. 0 is the default there.
     number: u32,
-    /// In messages of the lease protocol.
+    /// The number in messages of the lease protocol.
     code: u64,
 }
 
 /// The source of the pages, with the bytes of each.
 #[derive(Clone, Copy)]
 enum BackingPages {
-    /// A pool of the kernel, which reserves them.
+    /// Huge pages that the kernel reserves in a pool.
     Reserved(usize),
-    /// Shared memory, for which the kernel is asked for huge pages. It may give base pages instead.
+    /// Shared memory with a request for huge pages. The kernel may allocate base pages instead.
     Transparent(usize),
-    /// Shared memory.
+    /// Shared memory on base pages.
     Base,
 }
 
 macro_rules! backings {
     ($($(#[$doc:meta])* $kind:ident: $row:expr;)*) => {
-        /// The kind of pages that a pool uses.
+        /// The backing of memory: the kind of pages that a pool uses.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Backing {
@@ -44,7 +45,7 @@ macro_rules! backings {
         }
 
         impl Backing {
-            /// Every backing, the largest pages first.
+            /// All backings, the largest pages first.
             pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
 
             const fn row(self) -> &'static BackingRow {
@@ -58,8 +59,8 @@ macro_rules! backings {
 
 // The largest pages first: a pool without pages of one row tries those of the next.
 backings! {
-    /// Reserved huge pages of 1 GiB. Used only on request, because nothing smaller than 1 GiB can
-    /// be mapped, protected or released there.
+    /// Reserved huge pages of 1 GiB. Pools use them only on request, because the kernel can only
+    /// map, protect and release whole pages of 1 GiB.
     Hugetlb1G: BackingRow {
         pages: BackingPages::Reserved(1 << 30),
         title: "hugetlb pages of 1 GiB",
@@ -86,7 +87,7 @@ backings! {
         number: 3,
         code: 3,
     };
-    /// Shared memory on base pages. Every machine has these; mapping them is slowest.
+    /// Shared memory on base pages. Every machine supports this backing; mapping it is slowest.
     Base: BackingRow {
         pages: BackingPages::Base,
         title: "shared memory on base pages",
@@ -98,7 +99,7 @@ backings! {
 }
 
 impl Backing {
-    /// Bytes of a folio, which is populated, mapped and cleared as a whole.
+    /// Returns the length of a folio in bytes. A folio is populated, mapped and cleared as a whole.
     #[must_use]
     pub fn page_size(self) -> usize {
         match self.row().pages {
@@ -107,20 +108,22 @@ impl Backing {
         }
     }
 
-    /// Returns whether the kernel reserves these pages for the pool, so no other process can take them.
+    /// Returns true if the kernel reserves these pages for the pool, so no other process can use
+    /// them.
     #[must_use]
     pub fn is_reserved(self) -> bool {
         matches!(self.row().pages, BackingPages::Reserved(_))
     }
 
-    /// Returns whether the kernel must be asked for these pages, and may give base pages instead.
+    /// Returns true if hugekit must request these pages and the kernel may allocate base pages
+    /// instead.
     #[doc(hidden)]
     #[must_use]
     pub fn is_transparent(self) -> bool {
         matches!(self.row().pages, BackingPages::Transparent(_))
     }
 
-    /// The pages of a file of this backing.
+    /// Returns the pages of a file of this backing.
     #[doc(hidden)]
     #[must_use]
     pub fn pages(self) -> FilePages {
@@ -130,28 +133,28 @@ impl Backing {
         }
     }
 
-    /// The name in Python.
+    /// Returns the name of the backing in Python.
     #[doc(hidden)]
     #[must_use]
     pub const fn word(self) -> &'static str {
         self.row().word
     }
 
-    /// The name on the command line, in files of options and in the lab.
+    /// Returns the name of the backing on the command line, in files of options and in the lab.
     #[doc(hidden)]
     #[must_use]
     pub const fn option(self) -> &'static str {
         self.row().option
     }
 
-    /// The number in C.
+    /// Returns the number of the backing in C.
     #[doc(hidden)]
     #[must_use]
     pub const fn number(self) -> u32 {
         self.row().number
     }
 
-    /// The number in messages of the lease protocol.
+    /// Returns the number of the backing in messages of the lease protocol.
     #[doc(hidden)]
     #[must_use]
     pub const fn code(self) -> u64 {

@@ -1,7 +1,8 @@
-//! Locks on single bytes of a file that every process can open, which the kernel lifts when their process ends.
+//! Locks on single bytes of a file that every process can open. The kernel releases a lock when its
+//! process ends.
 //!
-//! They belong to the file as it was opened once: opened again, by whichever process, it is another's. A child that is
-//! forked has the same one. No process is ever made to wait.
+//! A lock belongs to the file as it was opened once. A second open, by any process, has other
+//! locks. A forked child shares the lock. No call waits.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -12,7 +13,7 @@ use rustix::io::{self, Errno};
 
 use super::injection::{Call, pass};
 
-/// Opens the file, making it for all users if there is none. What is no plain file is refused.
+/// Opens the file. If there is none, makes it for all users. Anything but a plain file is refused.
 pub fn open(path: &CStr) -> io::Result<OwnedFd> {
     let open = |more| {
         pass(Call::Open)?;
@@ -35,14 +36,15 @@ pub fn open(path: &CStr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whatever the mask of this process says.
+/// Sets the mode of the file for all users, whatever the mask of this process is.
 fn made_for_all(file: OwnedFd) -> io::Result<OwnedFd> {
     pass(Call::Fchmod)?;
     rustix::fs::fchmod(&file, Mode::from_raw_mode(0o666))?;
     Ok(file)
 }
 
-/// Takes the lock of a byte, unless it was taken by one who opened the file for itself; whether it was taken.
+/// Locks a byte, unless another open of the file has the lock. Returns true if this call has locked
+/// it.
 pub fn try_lock(file: impl AsFd, at: u64) -> io::Result<bool> {
     match set(file, at, libc::F_WRLCK) {
         Ok(()) => Ok(true),
@@ -51,7 +53,7 @@ pub fn try_lock(file: impl AsFd, at: u64) -> io::Result<bool> {
     }
 }
 
-/// Gives the lock of a byte back.
+/// Releases the lock of a byte.
 pub fn unlock(file: impl AsFd, at: u64) -> io::Result<()> {
     set(file, at, libc::F_UNLCK)
 }

@@ -1,7 +1,7 @@
 //! Sets of CPU or node numbers in the kernel's list format, `0-3,8`.
 //!
-//! Kept as ranges, not as a bitmap: there is no size limit to outgrow, and a nonsense list like
-//! `0-4294967295` costs as little as an honest one.
+//! The set is kept as ranges, not as a bitmap. So there is no size limit, and an absurd list like
+//! `0-4294967295` costs no more than a usual one.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -10,11 +10,11 @@ use std::str::FromStr;
 /// A set of CPU (or node) numbers of any size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuSet {
-    /// Ascending, apart from each other by at least one number.
+    /// Ascending ranges, with at least one number between two ranges.
     ranges: Vec<RangeInclusive<u32>>,
 }
 
-/// Text that is not a list of CPUs.
+/// The error of a text that is not a list of CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not a list of CPUs such as 0-3,8")]
 pub struct ParseCpuSetError;
@@ -25,27 +25,27 @@ impl CpuSet {
         self.ranges.iter().map(|range| (range.end() - range.start()) as usize + 1).sum()
     }
 
-    /// Returns whether the set has no CPU.
+    /// Returns true if the set has no CPU.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The lowest CPU.
+    /// Returns the lowest CPU.
     pub fn first(&self) -> Option<u32> {
         self.ranges.first().map(|range| *range.start())
     }
 
-    /// Returns whether `cpu` is in the set.
+    /// Returns true if `cpu` is in the set.
     pub fn contains(&self, cpu: u32) -> bool {
         self.ranges.iter().any(|range| range.contains(&cpu))
     }
 
-    /// The CPUs, ascending.
+    /// Returns the CPUs, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.ranges.iter().cloned().flatten()
     }
 
-    /// The CPUs that are in both sets.
+    /// Returns the CPUs that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let overlaps = self.ranges.iter().flat_map(|a| {
@@ -80,7 +80,7 @@ impl FromIterator<u32> for CpuSet {
 impl FromStr for CpuSet {
     type Err = ParseCpuSetError;
 
-    /// Parses the kernel's list format; an empty text is the empty set.
+    /// Parses the kernel's list format. An empty text is the empty set.
     fn from_str(text: &str) -> Result<Self, ParseCpuSetError> {
         match text.trim() {
             "" => Ok(Self::default()),

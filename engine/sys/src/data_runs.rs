@@ -1,4 +1,4 @@
-//! The bytes of a file that lie in no hole.
+//! Runs of data: the bytes of a file outside of holes.
 
 use std::io;
 use std::ops::Range;
@@ -7,11 +7,12 @@ use std::os::fd::AsFd;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// Returns the first run of data within `range`; `None` if all of the range is a hole, or lies behind the end of the
-/// file. Of a file system that does not tell holes, all is data. It moves the position of the file.
+/// Returns the first run of data within `range`; `None` if all of the range is a hole or lies after
+/// the end of the file. If the file system does not report holes, everything is data. The call
+/// moves the position of the file.
 ///
-/// The kernel may walk to the end of the run: on tmpfs that takes milliseconds for each GiB. So a reader asks once for a
-/// run, and not for each piece of it.
+/// The kernel may walk to the end of the run, which lasts milliseconds for each GiB on tmpfs. So
+/// call this once for a run, not for each piece of it.
 ///
 /// # Errors
 /// The errors of lseek(2).
@@ -66,10 +67,10 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of a unit, which is not smaller than what a file system keeps together.
+    /// Bytes of a unit. A unit is not smaller than the blocks of a file system.
     const UNIT: u64 = 2 << 20;
 
-    /// Units 0, 4 and 8 of ten are data.
+    /// Makes a file of ten units, of which units 0, 4 and 8 are data.
     fn file() -> File {
         let file = tempfile::tempfile().unwrap();
         file.set_len(10 * UNIT).unwrap();

@@ -1,7 +1,9 @@
-//! What an error means for a program: one word for each, whatever layer it comes from.
+//! Kinds of errors: the consequence of an error for a program, in one word, the same for all
+//! layers.
 //!
-//! The typed errors say what happened in figures; a face in another language, or a caller who only
-//! decides whether to go on, needs the kind. One table, so that all faces agree.
+//! The typed errors describe the failure in figures. A binding of another language needs only the
+//! kind, and so does a caller that only decides whether to continue. One table makes all bindings
+//! agree.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -15,34 +17,36 @@ use crate::remedy::WithoutRemedy;
 pub enum ErrorKind {
     /// An argument is invalid. The program must be changed.
     Invalid,
-    /// Memory, huge pages, addresses or mappings are short.
+    /// Memory, huge pages, addresses or mappings are not sufficient.
     NoMemory,
     /// This process lacks a permission.
     NotPermitted,
-    /// This kernel, CPU or kind of memory cannot do it.
+    /// This kernel, this CPU or this kind of memory does not support the operation.
     Unsupported,
     /// Another part of this process is in conflict, for example another handler of SIGBUS.
     Conflict,
     /// The operation was cancelled.
     Cancelled,
-    /// The snapshot is lost: writers changed more than it may hold, or its memory was unmapped or
-    /// replaced.
+    /// The snapshot is lost: writers changed more memory than the snapshot may hold, or the
+    /// snapshot's memory was unmapped or replaced.
     Lost,
     /// The object belongs to the parent process; this process is a forked child.
     Forked,
-    /// The kernel refused something else.
+    /// The kernel refused the operation for another reason.
     Kernel,
 }
 
-/// The number of the first system error among an error and its sources; `None` if there is none.
+/// Returns the number (`errno`) of the first system error among an error and its sources. `None` if
+/// there is no system error.
 #[must_use]
 pub fn system_error(error: &(dyn Error + 'static)) -> Option<i32> {
     chain(error).find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())
 }
 
-/// An error and its sources as one line, separated by `: `. The `Display` of an error of this
-/// library leaves its source out and ends with its remedy. `{}` of the chain leaves remedies out, for
-/// programs that print `remedy()` separately; `{:#}` contains them.
+/// Returns the text of an error and its sources as one line, separated by `: `. The `Display` of
+/// one error of this library does not contain its source, and ends with its remedy. In the text of
+/// this function, `{}` leaves all remedies out, for programs that print `remedy()` separately.
+/// `{:#}` contains the remedies.
 ///
 /// ```
 /// use hugekit_sys::error_chain;
@@ -74,7 +78,7 @@ fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn 
     iter::successors(Some(error), |&error| error.source())
 }
 
-/// The kernel's answer, if an error carries nothing else.
+/// Converts the kernel's answer, for errors that contain no other information.
 impl From<io::ErrorKind> for ErrorKind {
     fn from(kind: io::ErrorKind) -> Self {
         match kind {

@@ -1,10 +1,10 @@
-//! Events that the library reports of itself: by the crate `tracing` with the feature of that name. Without it, no code
-//! and no text remains.
+//! Events of the library, for the crate `tracing`, if the feature of that name is enabled. Without
+//! the feature, no code and no text remains.
 
 #[cfg(feature = "tracing")]
 pub use tracing::{debug, error, info, warn};
 
-/// Checks a message as `tracing` would, and leaves no code.
+/// Checks a message as `tracing` would, and generates no code.
 #[cfg(not(feature = "tracing"))]
 #[doc(hidden)]
 #[macro_export]

@@ -1,26 +1,27 @@
-//! A file as it was at one moment, by which a later look knows whether it has the same bytes.
+//! The stamp of a file at one moment. A comparison with a later stamp shows if the file has the
+//! same bytes.
 
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-/// The file's place, its length, and when it was changed.
+/// The place and the length of a file, and the times of its last changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FileStamp {
     device: u64,
     inode: u64,
     len: u64,
-    /// Seconds and nanoseconds of the last write.
+    /// The time of the last write, in seconds and nanoseconds.
     modified: (i64, i64),
-    /// The same of the last change of the file or of what the file system knows of it.
+    /// The time of the last change of the file or of its metadata, in seconds and nanoseconds.
     changed: (i64, i64),
-    /// Names, mode, user and group: a change of these changes `changed` as well.
+    /// Names, mode, user and group. A change of these values changes `changed`, too.
     named: (u64, u32, u32, u32),
 }
 
 impl FileStamp {
-    /// Looks at an open file.
+    /// Makes the stamp of an open file.
     ///
     /// # Errors
     /// The errors of fstat(2).
@@ -28,7 +29,7 @@ impl FileStamp {
         Ok(Self::of_metadata(&file.metadata()?))
     }
 
-    /// Makes the stamp of what stat(2) has answered.
+    /// Makes the stamp from a result of stat(2).
     #[must_use]
     pub fn of_metadata(found: &Metadata) -> Self {
         Self {
@@ -41,26 +42,27 @@ impl FileStamp {
         }
     }
 
-    /// Returns the bytes of the file.
+    /// Returns the length of the file in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Returns seconds and nanoseconds of the last write.
+    /// Returns the time of the last write, in seconds and nanoseconds.
     #[must_use]
     pub fn modified(&self) -> (i64, i64) {
         self.modified
     }
 
-    /// Returns whether the file is the same one.
+    /// Returns true if both stamps are of the same file.
     #[must_use]
     pub fn is_of_same_file(&self, other: &Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
     }
 
-    /// Returns whether it is the same file with the same bytes. Another name, mode or owner changes no byte. A time of
-    /// the last write that was put back is found: the kernel sets the time of the last change itself.
+    /// Returns true if both stamps are of the same file with the same bytes. Another name, mode or
+    /// owner does not change the bytes. A time of the last write that was set back is detected,
+    /// because the kernel itself sets the time of the last change.
     #[must_use]
     pub fn has_same_bytes(&self, other: &Self) -> bool {
         let is_explained = self.changed == other.changed || self.named != other.named;

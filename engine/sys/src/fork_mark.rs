@@ -1,12 +1,14 @@
-//! Noticing that this process is a fork of the one in which something was set up.
+//! Detection of a forked child: a mark shows if this process is the one in which something was set
+//! up.
 //!
-//! A page that the kernel wipes in a forked child answers with a load, and it answers the right question: whether
-//! the *memory* is the one in which the mark was made. A child of `vfork` or `posix_spawn` shares it until it
-//! calls `execve`, with another process id; what it writes meanwhile has to be served as its parent's writes are.
-//! The process id would say the opposite there, is used again later, and may be 1 on both sides of a PID
-//! namespace. It decides only where there is no such page: on a kernel before 4.14, and under an emulator that
-//! answers every advice with success and follows none (QEMU before 5.1 does), which an advice that does not exist
-//! tells.
+//! The mark is a page that the kernel clears in a forked child, so a check is one load. It answers
+//! the right question: is this *memory* the memory in which the mark was made? A child of `vfork`
+//! or `posix_spawn` shares the memory until it calls `execve`, with another process ID, and its
+//! writes must be handled like its parent's. The process ID would give the wrong answer there. It
+//! is also reused later, and may be 1 on both sides of a PID namespace. The process ID is used only
+//! if there is no such page: on a kernel before 4.14, and under an emulator that accepts every
+//! advice and follows none (QEMU before 5.1). An advice that does not exist reveals such an
+//! emulator.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -20,7 +22,7 @@ use rustix::process::{Pid, getpid};
 use super::injection::{Call, pass};
 use super::{apart, mapping};
 
-/// Left in memory by one process; [`is_ours`](Self::is_ours) in that process only.
+/// A mark in memory. [`is_ours`](Self::is_ours) is true only in the process that made it.
 #[derive(Debug)]
 pub struct ForkMark {
     by: By,
@@ -28,7 +30,7 @@ pub struct ForkMark {
 
 #[derive(Debug)]
 enum By {
-    /// It holds a 1, but for a forked child.
+    /// A page that contains 1, except in a forked child.
     Page(NonNull<AtomicU8>),
     Process(Pid),
 }
@@ -39,13 +41,13 @@ unsafe impl Send for ForkMark {}
 unsafe impl Sync for ForkMark {}
 
 impl ForkMark {
-    /// A mark of this process.
+    /// Makes a mark of this process.
     pub fn new() -> Self {
         Self { by: marked_page().map_or_else(|| By::Process(getpid()), By::Page) }
     }
 
-    /// Returns whether the calling process has the memory in which the mark was made, and not a copy of it.
-    /// Async-signal-safe.
+    /// Returns true if the calling process has the memory in which the mark was made, and not a
+    /// copy of it. Async-signal-safe.
     pub fn is_ours(&self) -> bool {
         match &self.by {
             // SAFETY: the page stays mapped, readable, for as long as the mark exists.

@@ -1,6 +1,7 @@
-//! Threads that serve faults of memory that may be any memory of the process, what C libraries keep of ended threads'
-//! stacks included. So each has its stack, and with it its thread-local variables, in memory that no snapshot can
-//! protect: a thread that waited on its own stack for a fault that it is to serve would wait for ever.
+//! Threads that handle faults. The faults may be in any memory of the process, also in the stacks
+//! of ended threads that C libraries keep. So each such thread has its stack, and its thread-local
+//! variables on it, in memory that no snapshot can protect: a thread that waited on its own stack
+//! for a fault that it must handle would wait for ever.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -15,10 +16,11 @@ use super::mapping;
 use super::private_pages::PrivateBytes;
 use super::thread::{MAPPINGS, SignalsBlocked, without_signals};
 
-/// The size of the stacks of Rust's own threads. Pages that are not touched cost only addresses.
+/// The size of the stacks of Rust's own threads. Untouched pages cost only addresses.
 const STACK_BYTES: usize = 2 << 20;
 
-/// A running thread. Dropped without [`join`](Self::join), it keeps its stack permanently.
+/// A running thread. If it is dropped without [`join`](Self::join), its stack stays allocated
+/// permanently.
 #[derive(Debug)]
 pub struct HandlerThread {
     id: ThreadId,
@@ -46,7 +48,7 @@ impl HandlerThread {
     /// Starts a thread that never runs the program's own signal handlers, and waits until it runs.
     ///
     /// # Errors
-    /// The error of the system: `ENOMEM` if the process has too few mappings left for a thread.
+    /// The system's error. `ENOMEM` if the process has too few mappings left for a thread.
     pub fn spawn(
         name: &'static CStr,
         life: impl FnOnce(&SignalsBlocked) + Send + 'static,
@@ -62,7 +64,7 @@ impl HandlerThread {
         Ok(Self { id, stack: ManuallyDrop::new(stack) })
     }
 
-    /// Waits for its end. In the process that started it.
+    /// Waits for the end of the thread. Only the process that started it may call this.
     pub fn join(self) {
         // SAFETY: not joined before, because that takes the only value there is, and never detached.
         let refused = unsafe { libc::pthread_join(self.id.0, ptr::null_mut()) };
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
     use hugekit_machine::{Root, mappings};
 
-    /// Returns whether a snapshot of the address would be refused.
+    /// Returns true if a snapshot of the address would be refused.
     fn is_apart(address: usize) -> bool {
         let all = mappings::read(&Root::default()).unwrap();
         all.iter().any(|mapping| mapping.addresses.contains(&address) && !mapping.is_readable)

@@ -1,13 +1,15 @@
-//! Room on the heap for what an operation allocates.
+//! Room on the heap for the allocations of an operation.
 //!
-//! An allocation that fails ends a Rust program, unless its code asked for an answer, which most of std does not: `Arc`,
-//! maps, threads, paths, error messages. So an operation that promises an error when memory is short looks before it
-//! starts whether the allocator has `BYTES` in one piece. No operation has half as many of such allocations at a
-//! time, which `tests/refused_calls` counts; where more may be needed, the code asks for an answer.
+//! A failed allocation ends a Rust program, unless the code checks for the failure. Most of std
+//! does not check: `Arc`, maps, threads, paths, error messages. So an operation that promises an
+//! error when memory is short first checks that the allocator has `BYTES` in one piece. No
+//! operation makes unchecked allocations of more than half of this at a time, which
+//! `tests/refused_calls` counts. Code that may need more memory checks its allocations.
 //!
-//! The room is not held: what other threads of the program allocate in the same microseconds may take it.
+//! The room is not reserved: other threads of the program may allocate it in the meantime.
 //!
-//! What cannot fail (a region that is dropped) is lent a block that the process keeps (`KEPT`) for that.
+//! An operation that cannot fail, such as dropping a region, borrows a block that the process keeps
+//! (`KEPT`).
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc, dealloc};
@@ -17,7 +19,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::Remedy;
 
-/// Below what the C library maps by itself, so that a block that is freed stays in the heap.
+/// The length of the block. It is below the length that the C library maps separately, so a freed
+/// block stays in the heap.
 const BYTES: usize = 64 << 10;
 
 const LAYOUT: Layout = match Layout::from_size_align(BYTES, 16) {
@@ -25,12 +28,14 @@ const LAYOUT: Layout = match Layout::from_size_align(BYTES, 16) {
     Err(_) => panic!("a power of two, and a length that no multiple of it overflows"),
 };
 
-/// For what cannot fail; null until the first operation, and while it is lent.
+/// The block for operations that cannot fail. Null until the first operation, and while the block
+/// is lent.
 static KEPT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
 const REMEDY: &str = "free memory, or raise vm.max_map_count, ulimit -v or ulimit -d";
 
-/// The heap has no room for the operation. Nothing was changed.
+/// The heap has no room for the operation. Nothing was changed. The remedy is in the error's
+/// `Display`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the call needs {} KiB of heap in one piece, and the allocator has less{}",
@@ -39,18 +44,20 @@ const REMEDY: &str = "free memory, or raise vm.max_map_count, ulimit -v or ulimi
 pub struct HeapShortage;
 
 impl HeapShortage {
-    /// Checks that the heap has room for an operation of this library; each looks by itself. For bindings, whose
-    /// own small allocations come before and after.
+    /// Checks that the heap has room for an operation of this library. Each operation checks by
+    /// itself, too. This function is for bindings, which make small allocations of their own before
+    /// and after the operation.
     ///
     /// # Errors
-    /// It has not. Nothing was allocated then, and the error allocates nothing either.
+    /// [`HeapShortage`] if the heap has no room. The check leaves nothing allocated, and the error
+    /// itself allocates nothing.
     #[doc(hidden)]
     pub fn check() -> Result<(), Self> {
         check()
     }
 
-    /// Returns how an administrator or the program can prevent this error. For bindings: errors that wrap this one
-    /// have the remedy.
+    /// Returns a step by which an administrator or the program can prevent this error. This
+    /// function is for bindings. Errors that wrap this one have the same remedy.
     #[doc(hidden)]
     #[must_use]
     pub fn remedy(&self) -> String {
@@ -61,7 +68,8 @@ impl HeapShortage {
 /// Checks that the heap has room for an operation.
 ///
 /// # Errors
-/// It has not. Nothing was allocated then, and the error allocates nothing either.
+/// [`HeapShortage`] if the heap has no room. The check leaves nothing allocated, and the error
+/// itself allocates nothing.
 pub fn check() -> Result<(), HeapShortage> {
     keep()?;
     HeapBlock::new().map(drop)
@@ -87,7 +95,7 @@ impl Drop for Lent {
     }
 }
 
-/// Has the process keep a block.
+/// Makes the process keep a block.
 fn keep() -> Result<(), HeapShortage> {
     if KEPT.load(Ordering::Relaxed).is_null() {
         let block = HeapBlock::new()?.into_raw();
@@ -116,7 +124,8 @@ impl HeapBlock {
         std::mem::ManuallyDrop::new(self).0.as_ptr()
     }
 
-    /// Null, or what [`into_raw`](Self::into_raw) gave, once.
+    /// Takes back the pointer of [`into_raw`](Self::into_raw), once for each call of it. `None` if
+    /// the pointer is null.
     fn from_raw(start: *mut u8) -> Option<Self> {
         ptr::NonNull::new(start).map(Self)
     }

@@ -1,8 +1,10 @@
-//! The one point that every system call of this crate passes: a test has the n-th of them refused there.
+//! The one point through which every system call of this crate passes. A test can refuse the n-th
+//! call there.
 //!
-//! A function of `sys/` calls [`pass`] with the call's name right before each system call, and inside the loop
-//! where it tries again. Without `--cfg hugekit_faults`, `pass` is an empty function and no answer is
-//! compiled in. `engine/sys/README.md` explains how to add a system call.
+//! A function of `sys/` calls [`pass`] with the call's name directly before each system call, and
+//! within the loop if it repeats the call. Without the feature `fault-injection`, which no crate
+//! enables, `pass` is an empty function and no answer is compiled in. `engine/README.md` explains
+//! how to add a new system call.
 
 #[cfg(hugekit_faults)]
 mod armed;
@@ -18,10 +20,10 @@ pub use self::armed::{Hit, Lasting, Plan, arm, disarm, hit, trace};
 #[cfg(hugekit_faults)]
 pub use self::older::{Novelty, features_of, has};
 
-/// Lets a call pass, or answers in the kernel's place. Async-signal-safe.
+/// Lets a call pass, or returns an error instead of the kernel. Async-signal-safe.
 ///
 /// # Errors
-/// Passes each call, unless a test refuses it.
+/// Every call passes, unless a test refuses it.
 #[cfg(not(hugekit_faults))]
 #[inline(always)]
 #[allow(clippy::unnecessary_wraps, reason = "with the feature it answers")]
@@ -37,14 +39,14 @@ pub enum Novelty {
     ProtectedContinue,
 }
 
-/// Returns whether the kernel may be asked for it.
+/// Returns true if the kernel may be asked for the feature.
 #[cfg(not(hugekit_faults))]
 #[inline(always)]
 pub const fn has(_: Novelty) -> bool {
     true
 }
 
-/// The features of userfaultfd(2) that the kernel may be asked for, of these.
+/// Returns those of these features of userfaultfd(2) that the kernel may be asked for.
 #[cfg(not(hugekit_faults))]
 #[inline(always)]
 pub const fn features_of(there: u64) -> u64 {
@@ -56,7 +58,7 @@ macro_rules! calls {
         calls: { $($call:ident: [$($errno:ident)*])* }
         ioctls: { $($ioctl:ident: [$($its_errno:ident)*])* }
     ) => {
-        /// Every kind of system call that `sys/` makes.
+        /// Every kind of system call of `sys/`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         #[cfg_attr(not(hugekit_faults), allow(unreachable_pub))]
@@ -67,8 +69,8 @@ macro_rules! calls {
         impl Call {
             const ALL: &[Self] = &[$(Self::$call,)* $(Self::$ioctl,)*];
 
-            /// The errors that the kernel can return for the arguments of this crate, from the manual pages and the
-            /// kernel's source.
+            /// Returns the errors that the kernel can return for the arguments of this crate, from
+            /// the manual pages and the kernel's source.
             fn answers(self) -> &'static [io::Errno] {
                 match self {
                     $(Self::$call => &[$(io::Errno::$errno),*],)*

@@ -1,6 +1,7 @@
-//! Files that the user names: opened so that no open waits, and that only a regular file is read.
+//! Files that the user names. They are opened without a wait, and only regular files are read.
 //!
-//! A FIFO waits for a writer, `/dev/zero` has no end, and in a folder that others may write to any name may be theirs.
+//! A FIFO waits for a writer, `/dev/zero` has no end, and in a folder that other users may write
+//! to, any name may be theirs.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -15,33 +16,33 @@ use rustix::io::Errno;
 /// Opens a regular file for reading. Links are followed: the user has named the file.
 ///
 /// # Errors
-/// The errors of open(2); `InvalidInput` if it is no regular file.
+/// The errors of open(2). `InvalidInput` if the file is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     regular(open_with(path, OFlags::empty())?)
 }
 
-/// Opens a regular file whose name follows from another one, and that only this user or root has written: not a link,
-/// owned by one of the two, and not writable for others.
+/// Opens a regular file whose name follows from another file, and that only this user or root has
+/// written: the file is not a link, belongs to this user or root, and is not writable for others.
 ///
 /// # Errors
-/// The errors of open(2), of which ELOOP says that it is a link; `InvalidInput` if it is no regular file, and
-/// `PermissionDenied` if another user can have written it.
+/// The errors of open(2); ELOOP means that the file is a link. `InvalidInput` if the file is not a
+/// regular file, and `PermissionDenied` if another user may have written it.
 pub fn open_trusted(path: &Path) -> io::Result<File> {
     trusted(open_with(path, OFlags::NOFOLLOW)?)
 }
 
-/// Reads such a file, of at most `most` bytes.
+/// Reads such a file. The file may have at most `most` bytes.
 ///
 /// # Errors
-/// Those of [`open_trusted`]; `InvalidData` if it is longer.
+/// The errors of [`open_trusted`]. `InvalidData` if the file is longer.
 pub fn read_trusted(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read(&open_trusted(path)?, most)
 }
 
-/// Reads a file from its position on, of which at most `most` bytes are left.
+/// Reads a file from its position to its end. At most `most` bytes may be left.
 ///
 /// # Errors
-/// The errors of read(2); `InvalidData` if more bytes are left.
+/// The errors of read(2). `InvalidData` if more bytes are left.
 pub fn read(file: &File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;
@@ -96,8 +97,9 @@ fn denied(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
-/// Returns whether some process has the file open for writing, or has mapped it so; `None` if the file system or the
-/// rights of this process do not tell: it must own the file or have `CAP_LEASE`.
+/// Returns true if a process has the file open for writing, or has a writable mapping of it. `None`
+/// if this is unknown, because of the file system or the rights of this process: it must own the
+/// file or have `CAP_LEASE`.
 #[must_use]
 pub fn is_open_for_writing(file: &File) -> Option<bool> {
     // A lease for reading is given only if nobody has the file open for writing. It is returned at once. A process that

@@ -1,4 +1,4 @@
-//! The one shape of ioctl that rustix has no pattern for: an integer in, an integer out.
+//! A pattern of ioctl that rustix does not have: an integer argument and an integer result.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -6,14 +6,15 @@ use std::ffi::{c_int, c_void};
 use rustix::io;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
-/// An ioctl that takes `argument` by value and answers with its return value.
+/// An ioctl with an argument by value, which returns its result.
 pub(super) struct IntegerToInteger<const OPCODE: Opcode> {
     argument: usize,
 }
 
 impl<const OPCODE: Opcode> IntegerToInteger<OPCODE> {
     /// # Safety
-    /// The driver must take `OPCODE`'s argument by value: it must neither read nor write memory at it.
+    /// The driver must use `OPCODE`'s argument by value: it must not read or write memory at the
+    /// argument.
     pub(super) const unsafe fn new(argument: usize) -> Self {
         Self { argument }
     }

@@ -61,7 +61,7 @@ pub use self::remedy::Remedy;
 
 use rustix::io;
 
-/// Converts the result of a call to libc that has just returned: `errno` if it was refused.
+/// Converts the result of a call of libc that has just returned: `errno` if the call failed.
 fn last_error(refused: bool) -> io::Result<()> {
     let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     if refused { Err(io::Errno::from_raw_os_error(errno())) } else { Ok(()) }

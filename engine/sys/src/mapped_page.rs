@@ -1,4 +1,4 @@
-//! Asks the kernel for the page size of a mapping: `PROCMAP_QUERY` (Linux 6.11).
+//! The page size of a mapping, from the kernel: `PROCMAP_QUERY` (Linux 6.11).
 #![allow(unsafe_code)]
 
 use rustix::fs::{Mode, OFlags, open};
@@ -9,8 +9,9 @@ use super::injection::{Call, pass};
 
 const PROCMAP_QUERY: Opcode = opcode::read_write::<Query>(b'f', 17);
 
-/// Bytes of a page of the mapping at `address`: of hugetlbfs, its huge page; of all other memory, a base page. `NOENT` if
-/// nothing is mapped there, `NOTTY` from a kernel that does not know the call.
+/// Returns the page size in bytes of the mapping at `address`. For hugetlbfs this is its huge page;
+/// for all other memory, a base page. `NOENT` if nothing is mapped at `address`, and `NOTTY` if the
+/// kernel does not have the call.
 pub fn page_size_at(address: *const u8) -> io::Result<usize> {
     let mut query =
         Query { size: size_of::<Query>() as u64, addr: address.addr() as u64, ..Query::default() };
@@ -23,7 +24,7 @@ pub fn page_size_at(address: *const u8) -> io::Result<usize> {
     Ok(query.page_size as usize)
 }
 
-/// `struct procmap_query`.
+/// The C structure `struct procmap_query`.
 #[repr(C)]
 #[derive(Default)]
 struct Query {

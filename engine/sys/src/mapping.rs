@@ -1,4 +1,4 @@
-//! Shared mappings of a file, with what is asked of the kernel about them.
+//! Shared mappings of a file, and the kernel calls on them.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -17,11 +17,11 @@ use super::injection::{Call, pass};
 use super::last_error;
 use crate::HUGE_PAGE_BYTES;
 
-/// Addresses that map part of a file, readable and writable, shared with every other mapping of
-/// that part in this process, and with none of a forked child unless it was
-/// [made for children too](Self::of_children_too). Not unmapped on drop: its holder
-/// knows when no thread uses the addresses any more, and whether they still are its own (a forked child
-/// has others there, or none).
+/// Addresses that map a part of a file, readable and writable. The memory is shared with every
+/// other mapping of that part in this process. Forked children do not get the mapping unless it was
+/// [made for children too](Self::of_children_too). A drop does not unmap the addresses, because
+/// only the holder knows when no thread uses them any more, and if they are still its own (a forked
+/// child has other mappings there, or none).
 #[derive(Debug)]
 pub struct SharedMapping {
     start: NonNull<u8>,
@@ -34,19 +34,21 @@ unsafe impl Send for SharedMapping {}
 unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
-    /// Maps `len` bytes from `offset` on, at an address that is a multiple of `align`. All are
-    /// multiples of the file's page size, `align` a power of two and `len` not 0.
+    /// Maps `len` bytes from `offset` on, at an address that is a multiple of `align`. `offset`,
+    /// `len` and `align` are multiples of the file's page size, `align` is a power of two, and
+    /// `len` is not 0.
     ///
-    /// It becomes accessible only after it is kept from children: a process that another thread forks
-    /// in between would otherwise go on sharing the memory, whichever owner gets it later.
+    /// The mapping becomes accessible only after it is excluded from forks. Otherwise a process
+    /// that another thread forks in between would continue to share the memory with later owners.
     pub fn new(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
         Self::inaccessible(&file, offset, len, align)?.opened_by(Self::open_to_this_process)
     }
 
-    /// Maps pieces of the file one after the other, each an offset and a length, at an address that is a
-    /// multiple of `align`, and keeps them from children. A process that another thread forks meanwhile has
-    /// them, too, but no thread there or here knows the address yet. (To open the mapping afterwards, as
-    /// [`new`](Self::new) does, costs as much as all the rest where pages are huge.)
+    /// Maps pieces of the file one after the other, each an offset and a length, at an address that
+    /// is a multiple of `align`, and excludes them from forks. A process that another thread forks
+    /// meanwhile gets them, too, but no thread in either process knows the address yet. (On huge
+    /// pages, making the mapping accessible afterwards, as [`new`](Self::new) does, costs as much
+    /// as everything else.)
     pub fn of_pieces(file: impl AsFd, pieces: &[(u64, usize)], align: usize) -> io::Result<Self> {
         let len = pieces.iter().map(|(_, len)| len).sum();
         let &[(offset, _), ref others @ ..] = pieces else { return Err(io::Errno::INVAL) };
@@ -84,7 +86,7 @@ impl SharedMapping {
         }
     }
 
-    /// Aligned addresses with nothing behind them, none of which is [taken](apart).
+    /// Reserves aligned addresses without memory, none of which must be [avoided](apart).
     pub(super) fn reserve(len: usize, align: usize) -> io::Result<Self> {
         let no_room = io::Errno::NOMEM;
         let short = len.checked_add(align).ok_or(no_room)?;
@@ -95,7 +97,7 @@ impl SharedMapping {
         Self::reserve_within(room, len, align)?.ok_or(no_room)
     }
 
-    /// Some of as many addresses in a row as there is room for; `None` if none are free.
+    /// Reserves some of a free run of addresses; `None` if none are free.
     fn reserve_within(room: usize, len: usize, align: usize) -> io::Result<Option<Self>> {
         let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
@@ -118,7 +120,7 @@ impl SharedMapping {
         Ok(Some(Self { start: not_null(start)?, len }))
     }
 
-    /// Returns whether it lies where it may.
+    /// Returns true if the mapping lies at permitted addresses.
     fn suits(&self, align: usize) -> bool {
         let start = self.start.as_ptr().addr();
         start % align == 0 && !apart::is_taken(&(start..start + self.len))
@@ -134,7 +136,7 @@ impl SharedMapping {
         Self::aligned(&file, offset, len, align)
     }
 
-    /// Like [`new`](Self::new), but children that are forked from now on have it too.
+    /// Like [`new`](Self::new), but children that are forked from now on have the mapping, too.
     pub fn of_children_too(
         file: impl AsFd,
         offset: u64,
@@ -144,7 +146,7 @@ impl SharedMapping {
         Self::inaccessible(&file, offset, len, align)?.opened_by(Self::open)
     }
 
-    /// This new mapping once it is accessible; nothing is mapped if it cannot be.
+    /// Makes this new mapping accessible. If that fails, nothing stays mapped.
     fn opened_by(self, open: fn(&Self) -> io::Result<()>) -> io::Result<Self> {
         match open(&self) {
             Ok(()) => Ok(self),
@@ -174,7 +176,7 @@ impl SharedMapping {
         Ok(Self { start, len })
     }
 
-    /// Maps the file over addresses that were taken for it.
+    /// Maps the file over reserved addresses.
     fn aligned(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
         let mapping = Self::reserve(len, align)?;
         let (start, fixed) = (mapping.start.as_ptr(), SHARED | MapFlags::FIXED);
@@ -200,12 +202,12 @@ impl SharedMapping {
         start..start + self.len
     }
 
-    /// Keeps it out of core dumps.
+    /// Excludes the mapping from core dumps.
     pub fn keep_from_dumps(&self) -> io::Result<()> {
         self.advise(Advice::LinuxDontDump)
     }
 
-    /// Asks for transparent huge pages; `EINVAL` from a kernel without.
+    /// Requests transparent huge pages. `EINVAL` if the kernel does not have them.
     pub fn want_huge_pages(&self) -> io::Result<()> {
         self.advise(Advice::LinuxHugepage)
     }
@@ -216,10 +218,11 @@ impl SharedMapping {
         unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) }
     }
 
-    /// Unmaps all but the first `len` bytes: some, but not all, and a multiple of the page size.
+    /// Unmaps everything except the first `len` bytes. `len` is a multiple of the page size, not 0,
+    /// and less than the whole length.
     ///
     /// # Safety
-    /// The conditions of [`unmap`](Self::unmap), of the addresses from there on.
+    /// The conditions of [`unmap`](Self::unmap), for the addresses from `len` on.
     pub unsafe fn unmap_from(&mut self, len: usize) -> io::Result<()> {
         assert!(0 < len && len < self.len);
         let tail = self.start.as_ptr().wrapping_add(len);
@@ -233,7 +236,7 @@ impl SharedMapping {
     /// Unmaps it.
     ///
     /// # Safety
-    /// The addresses are still this mapping's, and no thread uses them any more.
+    /// The addresses still belong to this mapping, and no thread uses them any more.
     pub unsafe fn unmap(&self) -> io::Result<()> {
         // SAFETY: exactly the addresses that were mapped; they are still this mapping's, and no thread uses them: the
         // contract of this function.
@@ -241,13 +244,15 @@ impl SharedMapping {
     }
 }
 
-/// Has addresses show another part of a file from one moment to the next, however many threads access
-/// them: it is mapped elsewhere, kept from children and then moved there. Whatever was registered there is
-/// not any more. A process that another thread forks before it is kept from children has it too, at an address
-/// that no thread knows. (To open it only then would interrupt the other CPUs.) Async-signal-safe.
+/// Replaces the memory at some addresses by another part of a file, atomically for all threads that
+/// access them. The new mapping is made elsewhere, excluded from forks, and then moved to the
+/// addresses. Registrations of the addresses end. A process that another thread forks before the
+/// exclusion has the mapping too, at an address that no thread knows. (Making the mapping
+/// accessible only afterwards would interrupt the other CPUs.) Async-signal-safe.
 ///
 /// # Safety
-/// The addresses are part of one or several [`SharedMapping`]s, whose users expect to find this there.
+/// The addresses are parts of one or several [`SharedMapping`]s, whose users expect the new content
+/// there.
 pub unsafe fn replace(
     file: impl AsFd,
     offset: u64,
@@ -275,12 +280,14 @@ pub unsafe fn replace(
     })
 }
 
-/// The addresses that the last mapping was prepared at before it moved to a multiple of a huge page. They are free.
+/// The addresses at which the last mapping was prepared before it moved to a multiple of a huge
+/// page. They are free.
 static PREPARED: AtomicUsize = AtomicUsize::new(0);
 
-/// A mapping that is to be moved to these addresses, with no page tables of its own: a move takes along those of all
-/// 2 MiB that it had a part of, which neighbours may have, and where there is one no huge page is mapped. So what will
-/// lie on huge pages begins at a multiple of one, if the kernel can be persuaded.
+/// Returns a new mapping that will be moved to these addresses. It has no page tables of its own,
+/// because a move would take along the page tables of every 2 MiB that it is a part of, which
+/// neighbours may share. Where a page table exists, no huge page is mapped. So memory that will lie
+/// on huge pages begins at a multiple of a huge page, if the kernel permits it.
 fn fresh(file: impl AsFd, offset: u64, addresses: &Range<usize>) -> io::Result<SharedMapping> {
     let len = addresses.len();
     if addresses.start % HUGE_PAGE_BYTES != 0 || len % HUGE_PAGE_BYTES != 0 {
@@ -305,9 +312,9 @@ fn fresh(file: impl AsFd, offset: u64, addresses: &Range<usize>) -> io::Result<S
     near(below)
 }
 
-/// Like [`replace`], for when no mapping is left to prepare it elsewhere: the addresses are those of whole
-/// mappings, so that there are no more afterwards. A process that another thread forks at this very moment
-/// may have the memory too.
+/// Like [`replace`], if no mapping is left to prepare the memory elsewhere. The addresses must be
+/// those of whole mappings, so that the number of mappings does not grow. A process that another
+/// thread forks at this moment may get the memory, too.
 ///
 /// # Safety
 /// The conditions of [`replace`].
@@ -331,11 +338,12 @@ pub unsafe fn replace_all(
     if in_core_dumps { Ok(()) } else { there.keep_from_dumps() }
 }
 
-/// Has every access to addresses be answered with SIGBUS by the kernel, a system call's with EFAULT: they map a
-/// file that has no bytes. Async-signal-safe.
+/// Makes every access to some addresses fail: the kernel sends SIGBUS, and a system call returns
+/// EFAULT. The addresses then map an empty file. Async-signal-safe.
 ///
 /// # Safety
-/// The addresses are part of one or several [`SharedMapping`]s, whose users are to find nothing there any more.
+/// The addresses are parts of one or several [`SharedMapping`]s, whose users do not need the memory
+/// any more.
 pub unsafe fn replace_by_nothing(empty: impl AsFd, addresses: &Range<usize>) -> io::Result<()> {
     let there = ptr::with_exposed_provenance_mut(addresses.start);
     let fixed = SHARED | MapFlags::FIXED;
@@ -348,8 +356,9 @@ pub unsafe fn replace_by_nothing(empty: impl AsFd, addresses: &Range<usize>) -> 
     Ok(())
 }
 
-/// Has every access to addresses be answered with SIGSEGV by the kernel, a system call's with EFAULT. Takes no mapping
-/// where the addresses are those of whole ones. Async-signal-safe.
+/// Makes every access to some addresses fail: the kernel sends SIGSEGV, and a system call returns
+/// EFAULT. This needs no further mapping if the addresses are those of whole mappings.
+/// Async-signal-safe.
 ///
 /// # Safety
 /// The conditions of [`replace_by_nothing`].
@@ -361,11 +370,13 @@ pub unsafe fn forbid(addresses: &Range<usize>) -> io::Result<()> {
     unsafe { rustix::mm::mprotect(there, addresses.len(), MprotectFlags::empty()) }
 }
 
-/// Lets writes to addresses through, or has every one be answered with SIGSEGV by the kernel, a system call's with
-/// EFAULT, while they can be read as ever. What is mapped by huge pages stays so. All or nothing. Async-signal-safe.
+/// Permits or forbids writes to some addresses. A forbidden write ends in SIGSEGV, and a system
+/// call returns EFAULT; reads still work. Huge pages stay huge. After an error nothing is changed.
+/// Async-signal-safe.
 ///
 /// # Safety
-/// Addresses of a [`SharedMapping`], whose threads may write them, or can bear that they may not.
+/// The addresses belong to a [`SharedMapping`]. Its threads may write to them, or tolerate that
+/// they may not.
 pub unsafe fn set_writable(addresses: &Range<usize>, writable: bool) -> io::Result<()> {
     let there = ptr::with_exposed_provenance_mut(addresses.start);
     let set = |rights| {
@@ -384,7 +395,8 @@ pub unsafe fn set_writable(addresses: &Range<usize>, writable: bool) -> io::Resu
     })
 }
 
-/// Mappings that are kept to be given up: a process that has no mapping left can then change the others.
+/// Mappings in reserve. A process without a mapping left releases them, so that it can change other
+/// mappings.
 #[derive(Debug)]
 pub struct Spare {
     pages: [AtomicUsize; 4],
@@ -393,8 +405,8 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// Makes as many as the process may have. Each maps the file's first page and cannot be accessed, so no two of
-    /// them become one.
+    /// Makes as many mappings as the process may have. Each maps the file's first page without
+    /// access, so the kernel cannot merge two of them.
     pub fn new(file: impl AsFd, page_size: usize) -> Self {
         let page = |_| {
             let mapping = SharedMapping::inaccessible(&file, 0, page_size, page_size).ok()?;
@@ -405,7 +417,7 @@ impl Spare {
         Self { pages, page_size, mark: ForkMark::new() }
     }
 
-    /// Gives them up. Async-signal-safe.
+    /// Releases the mappings. Async-signal-safe.
     pub fn release(&self) {
         for page in &self.pages {
             let page = ptr::with_exposed_provenance_mut::<u8>(page.swap(0, Ordering::Relaxed));
@@ -423,9 +435,9 @@ impl Drop for Spare {
     }
 }
 
-/// Untouched private pages that no forked child has. Not unmapped on drop, as a [`SharedMapping`] is not. Mapped for
-/// writing only, though every CPU reads there too, so that no snapshot takes them for a program's memory and touches
-/// them (`own.rs`).
+/// Untouched private pages that no forked child has. A drop does not unmap them, as for a
+/// [`SharedMapping`]. They are mapped for writing only, although every CPU can then read them, so
+/// that no snapshot takes them for a program's memory and touches them (`own.rs`).
 #[derive(Debug)]
 pub struct UntouchedPages {
     start: NonNull<u8>,
@@ -437,7 +449,7 @@ unsafe impl Send for UntouchedPages {}
 // SAFETY: as for `Send`: no method changes what a reader of the range finds.
 unsafe impl Sync for UntouchedPages {}
 
-/// So often the kernel is asked to forget pages.
+/// The number of attempts to make the kernel forget pages.
 const LOCKED_TRIES: u32 = 1000;
 
 impl UntouchedPages {
@@ -466,8 +478,8 @@ impl UntouchedPages {
         start..start + self.len
     }
 
-    /// Has some of them be untouched again, whole pages, locked ones too: a reader finds zeroes before
-    /// and afterwards.
+    /// Makes whole pages untouched again, locked pages too. Readers find zeroes before and
+    /// afterwards.
     pub fn forget(&self, bytes: std::ops::Range<usize>) {
         assert!(bytes.start <= bytes.end && bytes.end <= self.len);
         let start = self.start.as_ptr().wrapping_add(bytes.start).cast();
@@ -501,7 +513,7 @@ const NO_ACCESS: ProtFlags = ProtFlags::empty();
 pub(super) const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const SHARED: MapFlags = MapFlags::SHARED;
 
-/// Checks that the process may have this many mappings more at this moment.
+/// Checks that the process may have this many further mappings at this moment.
 pub(super) fn check_room(mappings: usize) -> io::Result<()> {
     let page = page_size();
     let (first, all) = (MapFlags::PRIVATE | MapFlags::NORESERVE, mappings * page);
@@ -519,7 +531,7 @@ pub(super) fn check_room(mappings: usize) -> io::Result<()> {
     room
 }
 
-/// `mmap(2)` of a file.
+/// `mmap(2)` with a file.
 ///
 /// # Safety
 /// The conditions of [`rustix::mm::mmap`].
@@ -536,7 +548,7 @@ pub(super) unsafe fn map(
     not_null(unsafe { rustix::mm::mmap(at.cast(), len, access, how, file, offset) }?.cast())
 }
 
-/// `mmap(2)` of no file.
+/// `mmap(2)` without a file.
 ///
 /// # Safety
 /// The conditions of [`rustix::mm::mmap_anonymous`].
@@ -551,14 +563,14 @@ pub(super) unsafe fn map_anonymous(
     not_null(unsafe { rustix::mm::mmap_anonymous(at.cast(), len, access, how) }?.cast())
 }
 
-/// The most attempts to unmap something. The kernel needs memory of its own for that, which may be short for a
-/// moment.
+/// The highest number of attempts to unmap. The kernel needs memory for that, which may be short
+/// for a moment.
 const TRIES: usize = 3;
 
 /// `munmap(2)`.
 ///
 /// # Errors
-/// `ENOMEM` where this cuts a mapping in two, and the process may have no more.
+/// `ENOMEM` if the call splits a mapping, and the process may have no further mapping.
 ///
 /// # Safety
 /// The conditions of [`rustix::mm::munmap`].
@@ -574,20 +586,20 @@ pub(super) unsafe fn unmap(start: *mut u8, len: usize) -> io::Result<()> {
     })
 }
 
-/// The kernel maps nothing at 0 unless asked to.
+/// Checks that an address is not 0, where the kernel maps nothing without a request.
 fn not_null(start: *mut u8) -> io::Result<NonNull<u8>> {
     NonNull::new(start).ok_or(io::Errno::NOMEM)
 }
 
-/// The kernel's; libc has it for glibc alone.
+/// The kernel's number; libc has it only for glibc.
 pub const MADV_COLLAPSE: libc::c_int = 25;
 
-/// Makes transparent huge pages of the aligned 2 MiB that lie within, whatever the setting says
-/// (Linux 6.1); holes count as zeroes.
+/// Makes transparent huge pages of the aligned 2 MiB within the memory, whatever the setting is
+/// (Linux 6.1). Holes count as zeroes.
 ///
 /// # Safety
-/// No first access to these addresses waits for a userfaultfd of a program that has yet to supply what shared
-/// memory is to show there: a collapse maps it as it is.
+/// No first access to these addresses waits for a userfaultfd of a program that has not supplied
+/// the content yet, because a collapse maps the present content.
 pub unsafe fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
     let collapse = || {
         pass(Call::MadviseCollapse)?;
@@ -598,7 +610,7 @@ pub unsafe fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
     io::retry_on_intr(collapse)
 }
 
-/// Returns whether the kernel may know `MADV_COLLAPSE`: it looks at the advice before the length.
+/// Returns true if the kernel may know `MADV_COLLAPSE`. It checks the advice before the length.
 pub fn can_collapse() -> bool {
     // SAFETY: of no bytes.
     unsafe { collapse(ptr::null_mut(), 0) != Err(io::Errno::INVAL) }

@@ -13,28 +13,28 @@ use super::input::path_of;
 /// The kind of a file's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilePages {
-    /// Base pages, or transparent huge ones where they are asked for.
+    /// Base pages, or transparent huge pages if they are requested.
     Shmem,
-    /// From the kernel's pool of pages of this size.
+    /// Huge pages of this size from the kernel's pool.
     Hugetlb {
-        /// Bytes of a page: a power of two.
+        /// Bytes of a page, a power of two.
         bytes: usize,
     },
 }
 
-/// The longest name that the kernel takes.
+/// The longest name that the kernel accepts.
 const LONGEST_NAME: usize = 249;
 
-/// The name of a file of this library's, as `/proc` shows it behind `/memfd:`: cut to what the kernel takes, at the
-/// first NUL too.
+/// Returns the name of a file of this library, as `/proc` shows it after `/memfd:`. The name is cut
+/// at the first NUL, and to the length that the kernel accepts.
 pub fn name(name: &str) -> CString {
     let name = format!("hugekit:{name}");
     let name = name.bytes().take_while(|&byte| byte != 0).take(LONGEST_NAME).collect::<Vec<_>>();
     CString::new(name).expect("cut at the first NUL")
 }
 
-/// An empty file that is closed on exec and may be sealed. `EINVAL` or `ENODEV` for a page size
-/// that the kernel does not have.
+/// Makes an empty file that is closed on exec and that may be sealed. `EINVAL` or `ENODEV` if the
+/// kernel does not have pages of this size.
 pub fn create(name: &CStr, pages: FilePages) -> io::Result<OwnedFd> {
     let flags = match pages {
         FilePages::Shmem => MemfdFlags::empty(),
@@ -44,26 +44,26 @@ pub fn create(name: &CStr, pages: FilePages) -> io::Result<OwnedFd> {
     rustix::fs::memfd_create(name, flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }
 
-/// The flag for huge pages of this size: its logarithm, as `memfd_create(2)` defines it.
+/// Returns the flag for huge pages of this size, which is its logarithm (`memfd_create(2)`).
 fn of_size(bytes: usize) -> MemfdFlags {
     MemfdFlags::from_bits_retain(bytes.ilog2() << libc::MFD_HUGE_SHIFT)
 }
 
-/// An empty file without a name in a folder, that is closed on exec.
+/// Makes an empty file without a name in a folder. The file is closed on exec.
 pub fn create_in(folder: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     pass(Call::Open)?;
     rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR)
 }
 
-/// Gives a file without a name its first one; `EEXIST` if another file has it.
+/// Gives a file without a name its first name. `EEXIST` if another file has the name.
 pub fn link(file: impl AsFd, path: &Path) -> io::Result<()> {
     let now = path_of(file);
     pass(Call::Linkat)?;
     rustix::fs::linkat(CWD, now, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// Gives the file its length, all of it holes.
+/// Sets the length of a file, all holes.
 pub fn size(file: impl AsFd, len: u64) -> io::Result<()> {
     io::retry_on_intr(|| {
         pass(Call::Ftruncate)?;
@@ -71,15 +71,15 @@ pub fn size(file: impl AsFd, len: u64) -> io::Result<()> {
     })
 }
 
-/// Gives the file its length, all of it holes, for good: no holder of the descriptor can change
-/// it or lift that seal.
+/// Sets the length of a file permanently, all holes: no holder of the descriptor can change the
+/// length or lift that seal.
 pub fn size_for_good(file: impl AsFd, len: u64) -> io::Result<()> {
     size(&file, len)?;
     pass(Call::Seal)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
-/// The seals that keep the length and the bytes of a file.
+/// The seals that fix the length and the bytes of a file.
 const CONTENTS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE);
 
 /// Seals the length and the bytes of a file permanently. `EBUSY` while a writable shared mapping of it exists, or while
@@ -89,8 +89,9 @@ pub fn seal_contents(file: impl AsFd) -> io::Result<()> {
     rustix::fs::fcntl_add_seals(&file, CONTENTS | SealFlags::SEAL)
 }
 
-/// Returns whether no process can change the length or a byte of a file. False of a file that cannot be sealed. Never
-/// waits: the kernel does not ask the file's own file system.
+/// Returns true if no process can change the length or a byte of a file. False for a file that
+/// cannot be sealed. The call never waits, because the kernel does not ask the file's own file
+/// system.
 pub fn has_sealed_contents(file: impl AsFd) -> io::Result<bool> {
     pass(Call::GetSeals)?;
     match rustix::fs::fcntl_get_seals(&file) {
@@ -99,22 +100,23 @@ pub fn has_sealed_contents(file: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// The same file, opened for reading only. Every process that has a descriptor may do so then, if the file's mode says
-/// that all users may read it.
+/// Opens the same file again for reading only. Every process with a descriptor may do this if the
+/// file's mode permits all users to read it.
 pub fn open_for_reading(file: impl AsFd) -> io::Result<OwnedFd> {
     let path = path_of(file);
     pass(Call::Open)?;
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Lets every holder of a descriptor open the file for reading, and no user for writing.
+/// Permits every holder of a descriptor to open the file for reading, and nobody to open it for
+/// writing.
 pub fn make_readable(file: impl AsFd) -> io::Result<()> {
     pass(Call::Fchmod)?;
     rustix::fs::fchmod(file, Mode::RUSR | Mode::RGRP | Mode::ROTH)
 }
 
-/// Lets every holder of a descriptor open a file again whose contents are sealed, for writing, too: no write succeeds.
-/// Some programs open a file for writing that they only map privately.
+/// Permits every holder of a descriptor to open a sealed file again, for writing, too, although no
+/// write succeeds. Some programs open a file for writing that they only map privately.
 pub fn make_openable(file: impl AsFd) -> io::Result<()> {
     pass(Call::Fchmod)?;
     rustix::fs::fchmod(file, Mode::from_raw_mode(0o666))
@@ -123,15 +125,15 @@ pub fn make_openable(file: impl AsFd) -> io::Result<()> {
 /// Facts about a file as memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// In bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// Bytes of it that the kernel has put pages behind.
+    /// Bytes of it that are populated.
     pub present: u64,
-    /// Bytes of its pages where they are the kernel's reserved huge ones; `None` for shared memory.
+    /// The size of its pages in bytes if they are reserved huge pages; `None` for shared memory.
     pub huge_page: Option<u64>,
     /// True if its length can never change.
     pub has_one_length: bool,
-    /// True if it may be written through this descriptor.
+    /// True if this descriptor permits writing.
     pub is_writable: bool,
 }
 
@@ -139,7 +141,8 @@ pub struct Facts {
 const HUGETLBFS: u64 = 0x9584_58f6;
 const TMPFS: u64 = 0x0102_1994;
 
-/// Returns the page size of a memory file: `Some(None)` for ordinary pages, `None` for a file that is not memory.
+/// Returns the page size of a memory file: `Some(None)` for ordinary pages, and `None` for a file
+/// that is not memory.
 pub fn huge_page(file: impl AsFd) -> io::Result<Option<Option<u64>>> {
     let system = io::retry_on_intr(|| {
         pass(Call::Fstatfs)?;
@@ -154,7 +157,7 @@ pub fn huge_page(file: impl AsFd) -> io::Result<Option<Option<u64>>> {
     })
 }
 
-/// Looks at a file that may be any. `None` if it is no file of memory, or of one that cannot be sealed.
+/// Inspects any file. `None` if it is not a file of memory, or cannot be sealed.
 pub fn facts(file: impl AsFd) -> io::Result<Option<Facts>> {
     let Some(huge_page) = huge_page(&file)? else { return Ok(None) };
     pass(Call::Fstat)?;
@@ -175,7 +178,7 @@ pub fn facts(file: impl AsFd) -> io::Result<Option<Facts>> {
     }))
 }
 
-/// Frees the pages of a range, which reads as zeroes afterwards, for every process that maps it.
+/// Frees the pages of a range. Afterwards the range reads as zeroes in every process that maps it.
 pub fn punch(file: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     io::retry_on_intr(|| {

@@ -1,4 +1,4 @@
-//! Memory: populating it, and asking which node holds it.
+//! Populating memory, and finding the NUMA node of a page.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -10,12 +10,12 @@ use rustix::mm::{Advice, MsyncFlags};
 use super::injection::{Call, pass};
 use super::last_error;
 
-/// Faults every page of `start..start + len` in, writable, contents unchanged (Linux 5.14). Both
-/// are multiples of the page size.
+/// Populates every page of `start..start + len`, writable. The content does not change (Linux
+/// 5.14). `start` and `len` are multiples of the page size.
 ///
-/// The answers, from madvise(2): `EINVAL` for a kernel without it and for memory that may not be
-/// written, `EFAULT` where an access would end in SIGBUS, `ENOMEM` for a hole and for want of
-/// memory.
+/// Errors are those of madvise(2): `EINVAL` from an older kernel and for memory that may not be
+/// written, `EFAULT` if an access would end in SIGBUS, `ENOMEM` for an unmapped address and if
+/// memory is short.
 pub fn populate_write(start: *mut u8, len: usize) -> io::Result<()> {
     // SAFETY: populating changes no byte of any mapping and unmaps nothing, so that there is no
     // memory, whichever code owns it, for which it breaks a promise.
@@ -26,9 +26,9 @@ pub fn populate_write(start: *mut u8, len: usize) -> io::Result<()> {
     io::retry_on_intr(populate)
 }
 
-/// Like [`populate_write`] with a read instead. For memory that is shared and populated already that is
-/// as good: a page of it is mapped writable at once. And base pages are then mapped many at a time
-/// (1 GiB in 90 ms instead of 250).
+/// Like [`populate_write`], by reads. For memory that is shared and populated already this is
+/// sufficient, because its pages are mapped writable at once. Base pages are then mapped many at a
+/// time (1 GiB in 90 ms instead of 250 ms).
 pub fn populate_read(start: *mut u8, len: usize) -> io::Result<()> {
     // SAFETY: as for `populate_write`.
     let populate = || unsafe {
@@ -38,11 +38,12 @@ pub fn populate_read(start: *mut u8, len: usize) -> io::Result<()> {
     io::retry_on_intr(populate)
 }
 
-/// Takes the pages of a shared mapping out of the page tables, locked ones too; the file keeps them. Of huge
-/// pages since Linux 5.18. Async-signal-safe.
+/// Removes the pages of a shared mapping from the page tables, locked pages too. The file keeps
+/// them. For huge pages this needs Linux 5.18. Async-signal-safe.
 ///
 /// # Safety
-/// Addresses of a shared mapping, whose users can bear that the next access there is a fault.
+/// The addresses belong to a shared mapping, whose users tolerate that their next access is a
+/// fault.
 pub unsafe fn unmap_pages(start: *mut u8, len: usize) -> io::Result<()> {
     pass(Call::MadviseDontNeed)?;
     // SAFETY: a shared mapping shows the same bytes when it is faulted in again; the rest is the caller's
@@ -56,12 +57,13 @@ pub unsafe fn unmap_pages(start: *mut u8, len: usize) -> io::Result<()> {
     }
 }
 
-/// Returns whether the kernel knows `MADV_POPULATE_WRITE`: it looks at the advice before the length.
+/// Returns true if the kernel has `MADV_POPULATE_WRITE`. It checks the advice before the length.
 pub fn can_populate() -> bool {
     populate_write(ptr::null_mut(), 0).is_ok()
 }
 
-/// Returns whether all pages of a mapped range are in memory. Both are multiples of the page size.
+/// Returns true if all pages of a mapped range are in memory. `start` and `len` are multiples of
+/// the page size.
 pub fn probe_present(start: *mut u8, len: usize) -> io::Result<bool> {
     let mut pages = vec![0_u8; len / rustix::param::page_size()];
     pass(Call::Mincore)?;
@@ -71,7 +73,8 @@ pub fn probe_present(start: *mut u8, len: usize) -> io::Result<bool> {
     Ok(pages.iter().all(|page| page & 1 == 1))
 }
 
-/// Returns whether every page of the range is mapped, readable or not. Both are multiples of the page size.
+/// Returns true if every page of the range is mapped, readable or not. `start` and `len` are
+/// multiples of the page size.
 pub fn is_mapped(start: *const u8, len: usize) -> bool {
     let sync = || {
         pass(Call::Msync)?;
@@ -82,7 +85,7 @@ pub fn is_mapped(start: *const u8, len: usize) -> bool {
     sync().is_ok()
 }
 
-/// The node that holds each of these addresses; `None` for a page that is not present.
+/// Returns the node that holds each of these addresses; `None` for a page that is not present.
 pub fn nodes_of(addresses: &[*const u8]) -> io::Result<Vec<Option<u32>>> {
     let mut status: Vec<c_int> = vec![-1; addresses.len()];
     let nowhere = ptr::null::<c_int>();

@@ -1,4 +1,4 @@
-//! Which node memory comes from: `mbind` and `get_mempolicy`, which neither rustix nor libc wraps.
+//! Memory policies: `mbind` and `get_mempolicy`, which neither rustix nor libc wraps.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_ulong};
@@ -25,23 +25,23 @@ pub enum Mode {
 const PREFERRED_MANY: c_int = 5;
 const WEIGHTED_INTERLEAVE: c_int = 6;
 
-/// Flags of a mode: whether the kernel may also move pages, and how it reads the numbers of nodes.
+/// Flags of a mode: the permission to move pages, and the meaning of the numbers of nodes.
 const MODE_FLAGS: c_int =
     libc::MPOL_F_STATIC_NODES | libc::MPOL_F_RELATIVE_NODES | libc::MPOL_F_NUMA_BALANCING;
 
-/// The policy for an address, rather than the calling thread's.
+/// Requests the policy of an address instead of the calling thread's policy.
 const OF_ADDRESS: c_int = 1 << 1;
 
 const BITS: usize = c_ulong::BITS as usize;
 
-/// Node numbers that a mask holds; the kernel's own limit is 1,024.
+/// The highest number of nodes in a mask; the kernel's own limit is 1,024.
 const MOST_NODES: u32 = 1024;
 
 type NodeMask = [c_ulong; MOST_NODES as usize / BITS];
 
-/// Sets where pages come from that are not there yet and are faulted in through this mapping.
-/// (Of shared memory the policy then belongs to the file, of huge pages to the mapping alone.)
-/// `EINVAL` for nodes that do not exist or may not be used.
+/// Sets the nodes of missing pages that are faulted in through this mapping. (For shared memory the
+/// policy then belongs to the file; for huge pages, only to the mapping.) `EINVAL` for nodes that
+/// do not exist or may not be used.
 pub fn bind(mapping: &SharedMapping, mode: Mode, nodes: &CpuSet) -> io::Result<()> {
     let mut mask = NodeMask::default();
     for node in nodes.iter() {
@@ -60,19 +60,20 @@ pub fn bind(mapping: &SharedMapping, mode: Mode, nodes: &CpuSet) -> io::Result<(
     last_error(answer != 0)
 }
 
-/// The node that missing pages are allocated on.
+/// The source of missing pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageSource {
-    /// The node of the CPU that faults them in.
+    /// The node of the CPU that faults the pages in.
     Local,
-    /// These nodes, the nearest of them first.
+    /// These nodes, beginning with the nearest.
     Nodes(CpuSet),
     /// The nodes in turn.
     InTurn,
 }
 
-/// Returns the node that a fault of the calling thread at this address allocates a page on: by the policy of the mapping,
-/// or by the policy of the thread if the mapping has none. `EFAULT` if the address is not mapped.
+/// Returns the source of a page that a fault of the calling thread at this address allocates: by
+/// the policy of the mapping, or by the policy of the thread if the mapping has none. `EFAULT` if
+/// the address is not mapped.
 pub fn policy_of(address: *const u8) -> io::Result<PageSource> {
     match asked(address, OF_ADDRESS)? {
         (libc::MPOL_DEFAULT, _) => asked(ptr::null(), 0).map(source),

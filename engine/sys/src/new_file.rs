@@ -1,9 +1,9 @@
-//! Results: files that are whole, or as they were before.
+//! Results as files that are complete, or unchanged.
 //!
-//! The file is made in the folder of its place, without a name if the file system has such files. Otherwise its name is
-//! random, so nobody can prepare a link there and two processes with equal numbers, in two containers, have a file each.
-//! The folder is a descriptor from the beginning to the end. If another folder gets its path meanwhile, the file does not go
-//! there.
+//! The file is made in the folder of its place, without a name if the file system supports this.
+//! Otherwise its name is random, so nobody can prepare a link there, and two processes with equal
+//! numbers in two containers have separate files. The folder is held by a descriptor all the time.
+//! If another folder gets its path meanwhile, the file does not go there.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,26 +23,28 @@ use rustix::io::Errno;
 use crate::injection::{Call, pass};
 use crate::input::path_of;
 
-/// Read and written by all users whom the mask does not exclude: results are there to be shown.
+/// Readable and writable for all users except those that the mask excludes, because results should
+/// be shown.
 const MODE: Mode = Mode::from_raw_mode(0o666);
 
-/// For this user alone, until the file has the rights of the one that it replaces.
+/// For this user only, until the file has the rights of the replaced file.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// The number of links that the kernel follows.
 const LINKS: usize = 40;
 
-/// The attribute that has the access control list of a file.
+/// The attribute that contains the access control list of a file.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
-/// A file beside its place, which takes it when it is complete.
+/// A file beside its place. It takes this place when it is complete.
 ///
-/// Until then it has no name, so that nothing of it is left if this process is killed. If the file system has no such
-/// files, it has a name of its own, which is removed when this is dropped.
+/// Until then the file has no name, so nothing is left if this process is killed. If the file
+/// system does not support this, the file has a temporary name, which a drop removes.
 ///
-/// The file gets the owner, the mode and the access control list of the file that it replaces, as far as this process may
-/// give them; where it may not, fewer users may open it, never more. If the place is a symbolic link, the file that the link
-/// names is replaced, or made, and the link stays. Other hard links of a replaced file keep the old bytes.
+/// The file gets the owner, the mode and the access control list of the replaced file, as far as
+/// this process may set them. If it may not, fewer users may open the file, never more. If the
+/// place is a symbolic link, the target of the link is replaced or made, and the link stays. Other
+/// hard links of a replaced file keep the old bytes.
 #[derive(Debug)]
 pub struct NewFile {
     folder: OwnedFd,
@@ -52,12 +54,13 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Makes the file, empty. A device, a pipe or a folder at its place is refused: root would replace `/dev/null` for
-    /// every program of the machine.
+    /// Makes the empty file. A device, a pipe or a folder at its place is refused, because root
+    /// would otherwise replace `/dev/null` for every program.
     ///
     /// # Errors
-    /// The folder accepts no file, or something other than a file has the name. A link is not followed if another user has
-    /// put it into a folder in which everybody may make files, as with `fs.protected_symlinks`, or if it is one of `/proc`.
+    /// An error if no file can be made in the folder, or if something other than a file has the
+    /// name. A link is not followed if another user has put it into a folder in which everybody may
+    /// make files, as with `fs.protected_symlinks`, or if it is a link of `/proc`.
     pub fn beside(place: impl AsRef<Path>) -> io::Result<Self> {
         let Place { folder, name, replaced } = Place::of(place.as_ref())?;
         let mode = if replaced.is_some() { PRIVATE } else { MODE };
@@ -75,22 +78,23 @@ impl NewFile {
         Ok(made)
     }
 
-    /// The file.
+    /// Returns the file.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn file_mut(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Gives the file its place. With `fsync`, it is on the disk before, and its name when this returns; otherwise neither
-    /// of the two files may be there if the machine stops soon.
+    /// Moves the file to its place. With `fsync`, the file is on the disk before, and its name when
+    /// the call returns. Without `fsync`, both files may be lost if the machine stops soon.
     ///
     /// # Errors
-    /// The disk is full, or the folder may not be changed. The file that was there is as it was.
+    /// An error if the disk is full, or if the folder may not be changed. The former file is
+    /// unchanged then.
     pub fn put(mut self, fsync: bool) -> io::Result<()> {
         // It may be another one by now, or have other rights.
         if let Some(Entry::File(replaced)) = entry(&self.folder, &self.name)? {
@@ -149,7 +153,8 @@ impl Write for NewFile {
     }
 }
 
-/// A file without a name, if the file system has such files and this process can name one later.
+/// Returns a file without a name, if the file system has such files and this process can name one
+/// later.
 fn unnamed(folder: &OwnedFd, mode: Mode) -> rustix::io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = openat(folder, c".", flags, mode)?;
@@ -163,7 +168,7 @@ fn named(folder: &OwnedFd, mode: Mode) -> rustix::io::Result<(File, OsString)> {
     Ok((file.into(), partial))
 }
 
-/// Makes something of a name that nobody knows before. Its length does not depend on that of the place.
+/// Makes an object with an unpredictable name. The length of the name does not depend on the place.
 fn unforeseen<T>(
     make: impl Fn(&OsStr) -> rustix::io::Result<T>,
 ) -> rustix::io::Result<(OsString, T)> {
@@ -185,7 +190,7 @@ fn link(file: &File, folder: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     linkat(CWD, path_of(file), folder, name, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// The folder and the name that a path leads to, through links, and the file that has it.
+/// The folder and the name at the end of a path, after all links, and the file with that name.
 struct Place {
     folder: OwnedFd,
     name: OsString,
@@ -217,7 +222,7 @@ impl Place {
     }
 }
 
-/// The last name of a path, which can be a file's.
+/// Returns the last name of a path, which can be a file's.
 fn name_of(path: &Path) -> io::Result<&OsStr> {
     let name = path.as_os_str().as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     match name {
@@ -231,7 +236,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A folder that may be changed and not read has a descriptor of a place only.
+/// Opens a folder. If the folder may be changed but not read, the descriptor only names it.
 fn open_folder(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     match openat(&at, path, flags | OFlags::RDONLY, Mode::empty()) {
@@ -240,13 +245,14 @@ fn open_folder(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// Something that has the name of a result.
+/// The object that has the name of a result.
 enum Entry {
     File(Replaced),
     Link(OwnedFd, Stat),
 }
 
-/// Nothing that is no file or link is opened: a pipe would wait, and a device may do anything.
+/// Returns the object with this name. Only files and links are opened, because a pipe would wait
+/// and a device may do anything.
 fn entry(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<Entry>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = match openat(folder, name, flags, Mode::empty()) {
@@ -269,7 +275,8 @@ fn other_than_file(is: &str) -> io::Error {
     io::Error::other(format!("something other than a file has this name: {is}; {why}"))
 }
 
-/// Checks a link as the kernel does with `fs.protected_symlinks`. The check is of the very link that is read.
+/// Checks a link as the kernel does with `fs.protected_symlinks`. The checked link is the one that
+/// is read.
 fn check_link(folder: &OwnedFd, link: &Stat) -> io::Result<()> {
     // Its text is for people: the kernel follows it to a file that may have no name.
     if fstatfs(folder)?.f_type == PROC_SUPER_MAGIC {
@@ -299,7 +306,7 @@ struct Replaced {
 }
 
 impl Replaced {
-    /// Gives a file the rights of this one, or fewer.
+    /// Gives a file the rights of this file, or fewer.
     fn protect(&self, file: &File) -> io::Result<()> {
         let own = fstat(file)?;
         let Stat { st_uid: user, st_gid: group, st_mode: mode, .. } = self.stat;
@@ -320,7 +327,7 @@ impl Replaced {
         Ok(fchmod(file, Mode::from_raw_mode(mode))?)
     }
 
-    /// Returns whether the file has the same list, or has none, as this one.
+    /// Returns true if the file has the same list as this file, or none.
     fn share_access_list(&self, file: &File) -> bool {
         let mut list = vec![0; 64 << 10];
         match getxattr(path_of(&self.file), ACCESS_LIST, &mut list) {
@@ -472,7 +479,8 @@ mod tests {
         }
     }
 
-    /// A list with the rights of user 1, of the owning group, and a mask, in the form of `linux/posix_acl_xattr.h`.
+    /// Returns a list with the rights of user 1, of the owning group, and a mask, in the form of
+    /// `linux/posix_acl_xattr.h`.
     fn access_list(of_user: u16, of_group: u16, mask: u16) -> Vec<u8> {
         let none = u32::MAX;
         let entries =

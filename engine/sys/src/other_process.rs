@@ -1,4 +1,4 @@
-//! Memory of another process, named by its descriptor, put on huge pages.
+//! Memory of another process, identified by a descriptor, that is put on huge pages.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -12,13 +12,13 @@ use super::HUGE_PAGE_BYTES;
 use super::last_error;
 use super::mapping::MADV_COLLAPSE;
 
-/// Checks that memory of this process may be collapsed at all, by a collapse of no memory.
+/// Checks that memory of this process may be collapsed, by a collapse of no memory.
 pub fn check_collapse(process: BorrowedFd<'_>) -> io::Result<()> {
     advise(process, &[])
 }
 
-/// Puts the 2 MiB at `start` on a huge page, or leaves them as they are: on one already is fine. Nothing the process
-/// reads changes.
+/// Puts the 2 MiB at `start` on a huge page, or leaves them as they are. Memory on a huge page is
+/// no error. The content does not change.
 pub fn collapse(process: BorrowedFd<'_>, start: u64) -> io::Result<()> {
     let range = libc::iovec {
         iov_base: ptr::without_provenance_mut(start as usize),
@@ -44,9 +44,10 @@ impl UnreadableByte {
         Ok(Self { page, page_size })
     }
 
-    /// Makes the page at `address` of another process writable in its page tables, as a write of that process does, if it
-    /// may be written. A hole is filled with zeroes. No byte changes: for `process_vm_writev(2)` the kernel gets the page
-    /// for writing before it reads the bytes to write, and that read fails.
+    /// Makes the page at `address` of another process writable in its page tables, as a write of
+    /// that process does, if the page may be written. A hole is filled with zeroes. The content
+    /// does not change: for `process_vm_writev(2)` the kernel gets the page for writing before it
+    /// reads the source bytes, and that read fails.
     pub fn make_writable(&self, process: Pid, address: u64) {
         let byte = libc::iovec { iov_base: self.page.as_ptr(), iov_len: 1 };
         let to =

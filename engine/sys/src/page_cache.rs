@@ -1,8 +1,8 @@
-//! The page cache of a file: which pages it holds, whether they are huge, and how it gives them up and reads them again.
+//! The page cache of a file: its pages, their sizes, and how the cache drops and rereads them.
 //!
-//! A load from a mapped file that another process truncates ends the program by SIGBUS. So no function here loads a byte
-//! by its address. The kernel loads it instead, as of another process (`process_vm_readv(2)`): where a load would end in
-//! SIGBUS, it returns EFAULT.
+//! A load from a mapped file that another process truncates ends the program by SIGBUS. So no
+//! function here loads a byte by its address. The kernel loads it instead, as if from another
+//! process (`process_vm_readv(2)`). This call returns EFAULT if a load would end in SIGBUS.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroU64;
@@ -22,9 +22,10 @@ use super::memory::populate_read;
 use super::pagemap::PageMap;
 use super::private_pages::PrivateBytes;
 
-/// Part of a file, mapped shared and read-only at a multiple of 2 MiB. It is unmapped when it is dropped.
+/// A part of a file, mapped shared and read-only at a multiple of 2 MiB. A drop unmaps it.
 ///
-/// No reference to its bytes exists, and it cannot be written: a lock of it copies nothing.
+/// No reference to its bytes exists, and the mapping cannot be written, so a lock of it copies
+/// nothing.
 #[derive(Debug)]
 pub struct CacheMapping {
     start: NonNull<u8>,
@@ -37,8 +38,8 @@ unsafe impl Send for CacheMapping {}
 unsafe impl Sync for CacheMapping {}
 
 impl CacheMapping {
-    /// Maps `len` bytes from `offset` on, both multiples of the page size, and `len` not 0. They may lie behind the end of
-    /// the file.
+    /// Maps `len` bytes from `offset` on. Both are multiples of the page size, and `len` is not 0.
+    /// The bytes may lie after the end of the file.
     pub fn new(file: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
         let held = SharedMapping::reserve(len, HUGE_PAGE_BYTES)?;
         let (start, how) = (held.start().as_ptr(), MapFlags::SHARED | MapFlags::FIXED);
@@ -53,18 +54,19 @@ impl CacheMapping {
         }
     }
 
-    /// Has the kernel read pages that are missing in folios of 2 MiB, if the file system can and such memory is free.
+    /// Requests that the kernel reads missing pages in folios of 2 MiB, if the file system supports
+    /// this and such memory is free.
     pub fn want_huge_folios(&self) -> io::Result<()> {
         self.advise(0..self.len, Advice::LinuxHugepage)
     }
 
-    /// Has the kernel read no page of these bytes before it is touched.
+    /// Requests that the kernel reads no page of these bytes ahead of its first access.
     pub fn read_nothing_ahead(&self, bytes: Range<usize>) -> io::Result<()> {
         self.advise(bytes, Advice::Random)
     }
 
-    /// Puts these bytes into the page tables. Pages that are missing in the cache are read. Returns `FAULT` for bytes
-    /// behind the end of the file and for bytes that cannot be read.
+    /// Maps these bytes in the page tables. Pages that are not in the cache are read. Returns
+    /// `FAULT` for bytes after the end of the file and for bytes that cannot be read.
     pub fn populate(&self, bytes: Range<usize>) -> io::Result<()> {
         match self.read_each_page(bytes.clone()) {
             // Of an emulator of system calls, or a filter. Before Linux 6.9, this call never ends at bytes that cannot be
@@ -74,7 +76,7 @@ impl CacheMapping {
         }
     }
 
-    /// The number of pages of these bytes that the cache holds.
+    /// Returns the number of pages of these bytes that are in the cache.
     pub fn cached_pages(&self, bytes: Range<usize>) -> io::Result<usize> {
         self.check(&bytes);
         let mut pages = vec![0_u8; bytes.len() / page_size()];
@@ -87,8 +89,9 @@ impl CacheMapping {
         Ok(pages.iter().filter(|&&page| page & 1 == 1).count())
     }
 
-    /// Returns whether the aligned 2 MiB at `offset` are one huge page of the cache. They were touched nowhere in this
-    /// mapping, and their first page is in the cache: it is touched now.
+    /// Returns true if the aligned 2 MiB at `offset` are one huge page of the cache. No byte of
+    /// them may have been touched in this mapping, and their first page must be in the cache. The
+    /// call touches this page.
     pub fn touch_is_huge(&self, map: &PageMap, offset: usize) -> io::Result<bool> {
         self.populate(offset..offset + page_size())?;
         let start = self.at(offset).addr();
@@ -101,9 +104,9 @@ impl CacheMapping {
         }
     }
 
-    /// Has the CPU read a byte of each page. The disk has written the pages, and a hypervisor may only now find memory
-    /// for them: for each 4 KiB, which the first program that reads the file would wait for. Returns `FAULT` where a load
-    /// would end in SIGBUS.
+    /// Makes the CPU read a byte of each page. The disk has written the pages, and a hypervisor may
+    /// find memory for each 4 KiB only at the first access of the CPU. The first program that reads
+    /// the file would wait for this. Returns `FAULT` if a load would end in SIGBUS.
     pub fn read_each_page(&self, bytes: Range<usize>) -> io::Result<()> {
         const TOGETHER: usize = 512;
         self.check(&bytes);
@@ -129,22 +132,23 @@ impl CacheMapping {
         Ok(())
     }
 
-    /// Makes one huge page of the cache of these 2 MiB, where it lies (Linux 7.2 for files that are not in memory only).
+    /// Makes one huge page of the cache from these 2 MiB (for files that are not in memory: only
+    /// since Linux 7.2).
     pub fn collapse(&self, offset: usize) -> io::Result<()> {
         self.check(&(offset..offset + HUGE_PAGE_BYTES));
         // SAFETY: the addresses are of this value's mapping of a file, which no userfaultfd watches.
         unsafe { mapping::collapse(self.at(offset), HUGE_PAGE_BYTES) }
     }
 
-    /// Reads all of it, and keeps it in memory until it is unmapped. Returns `NOMEM` if the limit of locked memory is
-    /// smaller, or if the file ends before.
+    /// Reads all bytes, and keeps them in memory until they are unmapped. Returns `NOMEM` if the
+    /// limit of locked memory is smaller, or if the file ends before.
     pub fn lock(&self) -> io::Result<()> {
         pass(Call::Mlock)?;
         // SAFETY: the addresses are this value's; a lock changes no byte of them.
         unsafe { rustix::mm::mlock(self.start.as_ptr().cast(), self.len) }
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub fn address(&self) -> usize {
         self.start.as_ptr().addr()
     }
@@ -174,9 +178,10 @@ impl Drop for CacheMapping {
     }
 }
 
-/// Returns whether the kernel tells this process which pages of a file are in the cache. It tells the owner, root, and
-/// who may write to the file. It answers others that all pages are there, also those behind the end of the file, from
-/// which this is known.
+/// Returns true if the kernel reports to this process which pages of a file are in the cache. The
+/// kernel reports it to the owner, to root, and to users that may write to the file. For other
+/// users it reports that all pages are in the cache, even pages after the end of the file, which
+/// reveals this.
 pub fn tells_cached_pages(file: impl AsFd, len: u64) -> io::Result<bool> {
     let page = page_size();
     let behind = CacheMapping::new(file, len.next_multiple_of(page as u64), page)?;
@@ -191,8 +196,9 @@ pub fn drop_clean(file: impl AsFd, range: &Range<u64>) -> io::Result<()> {
     rustix::fs::fadvise(file, range.start, Some(len), rustix::fs::Advice::DontNeed)
 }
 
-/// Has the kernel gather this many blocks of 2 MiB and free them, so that the next allocations of such blocks find some:
-/// for the cache it does not compact memory, for memory of a program it does. It makes fewer where it cannot.
+/// Makes the kernel compact memory into this many free blocks of 2 MiB, for later allocations. The
+/// kernel compacts memory for programs, but not for the page cache. It makes fewer blocks if it
+/// cannot make all.
 pub fn make_free_blocks(blocks: usize) -> io::Result<()> {
     let len = blocks.checked_mul(HUGE_PAGE_BYTES).ok_or(Errno::NOMEM)?;
     let memory = PrivateBytes::new(len, HUGE_PAGE_BYTES)?;
@@ -252,7 +258,7 @@ mod tests {
         assert!(mapping.cached_pages(0..64 * page).unwrap() > 0);
     }
 
-    /// A file that was written by small pieces has small pages, and both ways to look say so.
+    /// A file that was written in small pieces has small pages, and both methods report this.
     #[test]
     fn small_pages_are_not_huge_by_either_way() {
         let file = tempfile::tempfile().unwrap();
@@ -266,7 +272,8 @@ mod tests {
         }
     }
 
-    /// Huge pages of the cache are recognized by both ways, if this file system and this moment have any.
+    /// Both methods recognize huge pages of the cache, if this file system and this moment have
+    /// any.
     #[test]
     fn both_ways_find_the_same_huge_pages() {
         let file = file(2 * HUGE_PAGE_BYTES);

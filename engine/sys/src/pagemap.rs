@@ -1,7 +1,7 @@
-//! Page tables of this process, and entries of any process.
+//! Page tables of this process, and entries of the page map of any process.
 //!
-//! Newer kernels are asked for what is wanted ([`Scanned`]), older ones for all there is, page by page
-//! (`entries.rs`). Which of the two is found out where the map is opened.
+//! Newer kernels return only the requested pages ([`Scanned`]). On older kernels all entries are
+//! read, page by page (`entries.rs`). The method is chosen when the page map is opened.
 
 pub mod entries;
 pub mod frames;
@@ -17,17 +17,17 @@ use rustix::io::{self, Errno};
 pub use self::scanned::Scanned;
 use super::injection::{Call, pass};
 
-/// This process's page map. A forked child that inherits it would be told of its parent.
+/// The page map of this process. A forked child that inherits it would read its parent's page map.
 #[derive(Debug)]
 pub enum PageMap {
-    /// The kernel is asked for pages of some categories.
+    /// The kernel returns pages of requested categories.
     Scanned(Scanned),
     /// All entries are read. They report protection since Linux 5.14.
     Read(OwnedFd),
 }
 
 impl PageMap {
-    /// Opens that of this process. No privilege is needed for what is asked of it.
+    /// Opens the page map of this process. No privilege is needed.
     pub fn open() -> io::Result<Self> {
         pass(Call::Open)?;
         let file = open(c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -39,7 +39,8 @@ impl PageMap {
         }
     }
 
-    /// For questions that take too long where all entries are read.
+    /// Returns the page map if the kernel scans it, for questions that last too long if all entries
+    /// are read.
     pub fn scanned(&self) -> Option<&Scanned> {
         match self {
             Self::Scanned(scanned) => Some(scanned),
@@ -47,12 +48,14 @@ impl PageMap {
         }
     }
 
-    /// Returns whether every page of the range is protected against writes by userfaultfd. Async-signal-safe.
+    /// Returns true if every page of the range is protected against writes by userfaultfd.
+    /// Async-signal-safe.
     pub fn probe_protected(&self, range: &Range<usize>) -> io::Result<bool> {
         Ok(self.first_protected(range)?.is_some_and(|found| found == *range))
     }
 
-    /// The first run of pages of the range that are protected against writes. Async-signal-safe.
+    /// Returns the first run of pages of the range that are protected against writes.
+    /// Async-signal-safe.
     pub fn first_protected(&self, range: &Range<usize>) -> io::Result<Option<Range<usize>>> {
         match self {
             Self::Scanned(scanned) => scanned.first_protected(range),
@@ -60,7 +63,7 @@ impl PageMap {
         }
     }
 
-    /// Returns whether some page of the range is part of a file. Async-signal-safe.
+    /// Returns true if a page of the range is part of a file. Async-signal-safe.
     pub fn probe_file(&self, range: &Range<usize>) -> io::Result<bool> {
         match self {
             Self::Scanned(scanned) => scanned.probe_file(range),
@@ -70,7 +73,7 @@ impl PageMap {
         }
     }
 
-    /// The first run of pages of the range that no thread has touched, or that were discarded.
+    /// Returns the first run of pages of the range that were never touched, or that were discarded.
     pub fn first_untouched(&self, range: &Range<usize>) -> io::Result<Option<Range<usize>>> {
         let file = match self {
             Self::Scanned(scanned) => scanned.file(),

@@ -1,6 +1,6 @@
-//! Reading memory of this process that its owner may unmap or forbid meanwhile: by `process_vm_readv`(2), which
-//! answers where a load would end the process. It copies as fast as `memcpy` does
-//! (`docs/decisions/0014-snapshot.md`).
+//! Reads of this process's memory that its owner may unmap or forbid meanwhile, by
+//! `process_vm_readv`(2). This call returns an error if a load would end the process. It copies as
+//! fast as `memcpy` (`docs/decisions/0014-snapshot.md`).
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -10,20 +10,21 @@ use rustix::io;
 use super::injection::{Call, pass};
 use super::last_error;
 
-/// Pieces of one copy.
+/// The highest number of pieces of one copy.
 pub const PIECES: usize = 3;
 
-/// Copies pieces of the memory at `source` to the same offsets of `destination`, in the order in which they
-/// come. Async-signal-safe.
+/// Copies pieces of the memory at `source` to the same offsets of `destination`, in the order of
+/// the pieces. Async-signal-safe.
 ///
 /// # Errors
-/// `EFAULT` if some of it cannot be read, or not be written; what was written is lost then.
+/// `EFAULT` if a byte cannot be read or written. The content of the destination is then
+/// unspecified.
 ///
 /// # Panics
 /// If there are more than [`PIECES`].
 ///
 /// # Safety
-/// `destination` is valid for writes of all pieces, and no other thread uses it.
+/// `destination` is valid for writes of all pieces, and no other thread accesses it.
 pub unsafe fn copy(
     destination: *mut u8,
     source: usize,
@@ -49,7 +50,7 @@ pub unsafe fn copy(
     if copied as usize == bytes { Ok(()) } else { Err(io::Errno::FAULT) }
 }
 
-/// Returns whether a byte can be read. Async-signal-safe.
+/// Returns true if a byte can be read. Async-signal-safe.
 pub fn is_readable(address: usize) -> bool {
     let mut byte = 0_u8;
     // SAFETY: one byte is written.

@@ -9,8 +9,9 @@ use rustix::time::Timespec;
 
 use super::injection::{Call, pass};
 
-/// Waits until a descriptor can be read or its other end is closed, or until the time is over; `None` waits as long as it
-/// takes. Returns which ones can be read: none after a signal.
+/// Waits until a descriptor can be read, until its other end is closed, or until the time is over;
+/// `None` means no time limit. Returns true for each readable descriptor. No descriptor is readable
+/// after a signal.
 pub fn readable<const N: usize>(
     descriptors: [BorrowedFd<'_>; N],
     longest: Option<Duration>,

@@ -1,4 +1,4 @@
-//! A file mapped privately: what this process writes is its own, and the file stays as it is.
+//! A file mapped privately: writes of this process do not change the file.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -10,7 +10,8 @@ use rustix::param::page_size;
 
 use super::mapping::{self, READ_WRITE, SharedMapping};
 
-/// The first bytes of a file, mapped privately for reading and writing, and unmapped on drop. A forked child has a copy.
+/// The first bytes of a file, mapped privately for reading and writing. A drop unmaps them. A
+/// forked child has a copy.
 #[derive(Debug)]
 pub struct PrivateFile {
     start: NonNull<u8>,
@@ -23,8 +24,9 @@ unsafe impl Send for PrivateFile {}
 unsafe impl Sync for PrivateFile {}
 
 impl PrivateFile {
-    /// Maps the pages of the first `len` bytes, not 0, at a multiple of `align`, a power of two. A write takes no memory
-    /// before it happens. `EACCES` if the descriptor cannot be read.
+    /// Maps the pages of the first `len` bytes at a multiple of `align`. `len` is not 0, and
+    /// `align` is a power of two. Memory is allocated only when a byte is written. `EACCES` if the
+    /// descriptor cannot be read.
     pub fn new(file: impl AsFd, len: usize, align: usize) -> io::Result<Self> {
         let len = len.checked_next_multiple_of(page_size()).ok_or(io::Errno::NOMEM)?;
         let held = SharedMapping::reserve(len, align)?;

@@ -1,5 +1,5 @@
-//! A folder that only this user enters, held by a descriptor: a folder of the same name that somebody puts there later
-//! is another one.
+//! A folder that only this user may enter, held by a descriptor, so that a later folder of the same
+//! name is never mistaken for it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -19,10 +19,11 @@ use crate::input;
 pub struct PrivateFolder(OwnedFd);
 
 impl PrivateFolder {
-    /// Opens the folder, which is made if it does not exist.
+    /// Opens the folder, or makes it if it does not exist.
     ///
     /// # Errors
-    /// The errors of mkdir(2) and open(2); `PermissionDenied` if it is another user's, or if others may enter it.
+    /// The errors of mkdir(2) and open(2). `PermissionDenied` if the folder belongs to another
+    /// user, or if others may enter it.
     pub fn open(path: &Path) -> io::Result<Self> {
         match mkdirat(CWD, path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -55,7 +56,7 @@ impl PrivateFolder {
         fs::read_dir(input::path_of(self))?.map(|entry| Ok(entry?.file_name())).collect()
     }
 
-    /// Returns whether there is a file of this name.
+    /// Returns true if there is a file of this name.
     #[must_use]
     pub fn has(&self, name: &OsStr) -> bool {
         statat(self, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
@@ -64,21 +65,21 @@ impl PrivateFolder {
     /// Reads a file of at most `most` bytes.
     ///
     /// # Errors
-    /// Those of [`input::read_trusted`].
+    /// The errors of [`input::read_trusted`].
     pub fn read(&self, name: &OsStr, most: u64) -> io::Result<Vec<u8>> {
         let file = input::trusted(self.file(name, OFlags::RDONLY)?)?;
         input::read(&file, most)
     }
 
-    /// Opens a regular file for reading and writing, which is made if it does not exist.
+    /// Opens a regular file for reading and writing, or makes it if it does not exist.
     ///
     /// # Errors
-    /// The errors of open(2); those of [`input::open_trusted`] about a file that is there.
+    /// The errors of open(2), and the errors of [`input::open_trusted`] for an existing file.
     pub fn open_or_make(&self, name: &OsStr) -> io::Result<File> {
         input::trusted(self.file(name, OFlags::RDWR | OFlags::CREATE)?)
     }
 
-    /// Writes a file whole or not at all.
+    /// Writes a file, completely or not at all.
     ///
     /// # Errors
     /// The errors of open(2), write(2) and rename(2).
@@ -98,7 +99,7 @@ impl PrivateFolder {
         written
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     pub fn remove(&self, name: &OsStr) {
         let _ = unlinkat(self, name, AtFlags::empty());
     }

@@ -1,9 +1,9 @@
-//! Memory of our own, apart from every allocator: for what a fault handler writes. It must never be part of
-//! memory whose faults we serve, and the heap may be.
+//! Memory of hugekit outside of every allocator, for the data that a fault handler writes. Such
+//! data must never lie in memory whose faults hugekit handles, and the heap may be such memory.
 //!
-//! What handlers write is mapped for writing only. Every CPU and kernel reads what it may write, and `mmap(2)`
-//! says so, but a mapping that is not said to be readable is no part of any snapshot, even if a program
-//! takes its range from `/proc/self/maps`.
+//! Data of handlers is mapped for writing only. Every CPU and kernel can read writable memory, as
+//! `mmap(2)` explains. But a mapping that is not marked as readable is never part of a snapshot,
+//! even if a program takes its range from `/proc/self/maps`.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -18,8 +18,9 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use super::injection::{Call, pass};
 use super::{apart, mapping};
 
-/// Zeroed bytes that take memory when they are touched. Readable and writable, and unmapped on drop, in a
-/// forked child too, which has them all as a copy unless they are [kept from it](Self::keep_from_children).
+/// Zeroed bytes, readable and writable, which use memory only after they are touched. A drop unmaps
+/// them. A forked child has a copy, and unmaps that, unless they are [excluded from
+/// forks](Self::keep_from_children).
 #[derive(Debug)]
 pub struct PrivateBytes {
     mapped: NonNull<u8>,
@@ -34,7 +35,7 @@ unsafe impl Send for PrivateBytes {}
 unsafe impl Sync for PrivateBytes {}
 
 impl PrivateBytes {
-    /// `len` bytes at a multiple of `align`, a power of two.
+    /// Reserves `len` bytes at a multiple of `align`, a power of two.
     pub fn new(len: usize, align: usize) -> io::Result<Self> {
         Self::mapped(len, align, ProtFlags::READ | ProtFlags::WRITE)
     }
@@ -44,8 +45,8 @@ impl PrivateBytes {
         Self::mapped(len, align, ProtFlags::WRITE)
     }
 
-    /// Like [`for_handlers`](Self::for_handlers), in whole pages. The lowest page is a guard: a stack that grows down to
-    /// it has overflowed.
+    /// Like [`for_handlers`](Self::for_handlers), in whole pages. The lowest page is a guard
+    /// against overflows of a stack that grows down.
     pub(super) fn as_a_stack(len: usize) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let stack = Self::for_handlers(len, page)?;
@@ -72,12 +73,12 @@ impl PrivateBytes {
         self.start.as_ptr()
     }
 
-    /// Leaves it out of forked children, in which it must not be dropped then.
+    /// Excludes the bytes from forked children. A child must not drop them then.
     pub fn keep_from_children(&self) -> io::Result<()> {
         self.advise(Advice::LinuxDontFork)
     }
 
-    /// Asks for transparent huge pages; `EINVAL` from a kernel without.
+    /// Requests transparent huge pages. `EINVAL` if the kernel does not have them.
     pub fn want_huge_pages(&self) -> io::Result<()> {
         self.advise(Advice::LinuxHugepage)
     }
@@ -102,7 +103,7 @@ impl PrivateBytes {
     /// Gives the memory back to the kernel: what is touched again are zeroes.
     ///
     /// # Safety
-    /// No thread uses what it holds, now or later.
+    /// No thread uses the content, now or later.
     pub unsafe fn give_back(&self) -> io::Result<()> {
         pass(Call::MadviseDontNeed)?;
         let (start, len) = (self.mapped.as_ptr().cast(), self.mapped_len);
@@ -125,7 +126,7 @@ impl Drop for PrivateBytes {
     }
 }
 
-/// A value in memory of our own.
+/// A value in memory outside of every allocator.
 pub struct Private<T> {
     bytes: PrivateBytes,
     value: NonNull<T>,
@@ -145,7 +146,7 @@ impl<T> Private<T> {
         Ok(Self { bytes, value: place })
     }
 
-    /// For good.
+    /// Keeps the value permanently.
     pub fn leak(self) -> &'static T {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: neither dropped nor unmapped from here on.
@@ -175,8 +176,8 @@ impl<T: fmt::Debug> fmt::Debug for Private<T> {
     }
 }
 
-/// A piece of private memory that is cut into slices, one after the other. A mapping for each slice would take longer
-/// than the work that needs the slices.
+/// A piece of private memory that is divided into slices, one after the other. A mapping for each
+/// slice would cost more than the work that needs the slices.
 #[derive(Debug)]
 pub struct PrivatePiece {
     bytes: Arc<PrivateBytes>,
@@ -184,10 +185,10 @@ pub struct PrivatePiece {
     used: usize,
 }
 
-/// Values in memory of our own that nothing happens to when they go, such as atomic words.
+/// Values in private memory that are not dropped, such as atomic words.
 #[derive(Debug)]
 pub struct PrivateSlice<T> {
-    /// Kept mapped.
+    /// The memory, kept mapped.
     _bytes: Arc<PrivateBytes>,
     start: NonNull<T>,
     len: usize,
@@ -201,7 +202,7 @@ unsafe impl<T: Sync> Sync for PrivateSlice<T> {}
 /// Words that are 0 at first.
 pub type OwnWords<T> = PrivateSlice<T>;
 
-/// An atomic integer, of which zeroed memory is a valid one.
+/// An atomic integer, for which zeroed memory is a valid value.
 pub trait Word: Sync {}
 impl Word for AtomicU8 {}
 impl Word for AtomicU32 {}
@@ -213,7 +214,7 @@ impl PrivatePiece {
         Ok(Self { bytes, len, used: 0 })
     }
 
-    /// Returns the most bytes of a piece that a slice of `len` values takes.
+    /// Returns the highest number of bytes of a piece that a slice of `len` values needs.
     pub const fn bytes_of<T>(len: usize) -> usize {
         len * size_of::<T>() + align_of::<T>()
     }
@@ -233,12 +234,12 @@ impl PrivatePiece {
         PrivateSlice { _bytes: Arc::clone(&self.bytes), start, len }
     }
 
-    /// The next `len` words, all of them 0.
+    /// Returns the next `len` words, all of them 0.
     pub fn words<T: Word>(&mut self, len: usize) -> PrivateSlice<T> {
         self.split_off(len)
     }
 
-    /// The next so many values, made one by one.
+    /// Returns the next `len` values. `make` makes each of them.
     pub fn filled<T>(&mut self, len: usize, mut make: impl FnMut(usize) -> T) -> PrivateSlice<T> {
         let slice = self.split_off::<T>(len);
         for index in 0..len {
@@ -250,14 +251,14 @@ impl PrivatePiece {
 }
 
 impl<T: Word> PrivateSlice<T> {
-    /// So many words, all of them 0, in a piece of their own.
+    /// Makes `len` words, all of them 0, in a piece of their own.
     pub fn new(len: usize) -> io::Result<Self> {
         Ok(PrivatePiece::new(PrivatePiece::bytes_of::<T>(len))?.words(len))
     }
 }
 
 impl<T> PrivateSlice<T> {
-    /// The last ones go.
+    /// Shortens the slice to its first `len` values.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -320,7 +321,7 @@ mod tests {
         let _ = PrivatePiece::new(100).unwrap().words::<AtomicU64>(100);
     }
 
-    /// A snapshot refuses what `/proc/self/maps` does not call readable.
+    /// A snapshot refuses memory that `/proc/self/maps` does not mark as readable.
     #[test]
     fn pages_that_handlers_write_are_readable_but_do_not_say_so() {
         let own = Private::new(AtomicU32::new(7)).unwrap();

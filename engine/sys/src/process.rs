@@ -1,4 +1,4 @@
-//! Processes: what may be fatal tried in a child, and whose environment can be trusted.
+//! Processes: possibly fatal attempts in a child, and facts about this process.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -7,11 +7,12 @@ use super::injection::{Call, pass};
 use rustix::io;
 use rustix::process::{DumpableBehavior, Pid, WaitOptions, set_dumpable_behavior, waitpid};
 
-/// Returns whether a process lives through `attempt`, found out by a forked child that leaves no core dump.
+/// Returns true if a process survives `attempt`. The attempt runs in a forked child that leaves no
+/// core dump.
 ///
 /// # Safety
-/// `attempt` must be async-signal-safe: it runs between `fork` and `_exit`, where another thread may have held
-/// any lock when the process was copied.
+/// `attempt` is async-signal-safe: it runs between `fork` and `_exit`, when another thread may have
+/// held any lock at the fork.
 pub unsafe fn survives(attempt: fn()) -> io::Result<bool> {
     pass(Call::Fork)?;
     // SAFETY: the child calls `attempt`, which is async-signal-safe by contract, system calls of rustix, which take no locks,
@@ -27,8 +28,8 @@ pub unsafe fn survives(attempt: fn()) -> io::Result<bool> {
     }
 }
 
-/// Bytes that the thread-local variables of everything loaded take in each thread, about: alignment is not
-/// counted.
+/// Returns the approximate number of bytes of all thread-local variables in each thread. Alignment
+/// is not counted.
 pub fn thread_local_bytes() -> usize {
     extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, sum: *mut c_void) -> c_int {
         // SAFETY: the loader describes one object, with so many headers; `sum` is what was given below.
@@ -46,14 +47,14 @@ pub fn thread_local_bytes() -> usize {
     sum
 }
 
-/// Returns whether the calling thread has a system-call filter.
+/// Returns true if the calling thread has a system-call filter.
 pub fn is_filtered() -> bool {
     // SAFETY: answers with a number and takes no pointer; without seccomp, with an error.
     unsafe { libc::prctl(libc::PR_GET_SECCOMP) == 2 }
 }
 
-/// Returns whether the calling thread may read the CPU's clock by itself: `prctl(PR_SET_TSC)` can make that a SIGSEGV.
-/// Where there is no such setting it may.
+/// Returns true if the calling thread may read the CPU's clock directly. `prctl(PR_SET_TSC)` can
+/// make such a read end in SIGSEGV. Without this setting the thread may.
 pub fn may_read_ticks() -> bool {
     let mut state: c_int = libc::PR_TSC_ENABLE;
     // SAFETY: writes one number at most; where the request is not known, nothing.

@@ -1,4 +1,4 @@
-//! Sockets of whole messages, which may carry a descriptor: unix(7), `SOCK_SEQPACKET`.
+//! Sockets of whole messages that may carry descriptors: unix(7), `SOCK_SEQPACKET`.
 #![allow(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
@@ -17,21 +17,22 @@ use rustix::net::{
 use super::injection::{Call, pass};
 use super::last_error;
 
-/// Descriptors that a message may carry before the kernel drops the others: more than is ever expected, so that
-/// more than expected is seen.
+/// The number of descriptors of a message for which there is room. The kernel drops others. The
+/// number is higher than ever expected, so that unexpected descriptors are seen.
 const MOST_DESCRIPTORS: usize = 33;
 
-/// A message received.
+/// A received message.
 #[derive(Debug)]
 pub struct Message {
-    /// Its length; 0 if the other end is closed.
+    /// The length in bytes; 0 if the other end is closed.
     pub len: usize,
-    /// True if the message was longer than the buffer, or carried more descriptors than there was room for.
+    /// True if the message was longer than the buffer, or carried more descriptors than there was
+    /// room for.
     pub is_cut: bool,
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Connects to a listening socket. `EAGAIN` where its queue is full: no connection is waited for.
+/// Connects to a listening socket. `EAGAIN` if its queue is full: the call does not wait.
 pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     pass(Call::Socket)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -44,8 +45,9 @@ pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The process that connected or listened on the other end, then. By libc, because rustix has the process as a number
-/// that is never 0, and it is 0 where this process cannot see that one: a container on the same machine.
+/// Returns the process that connected or listened at the other end, at that moment. The call uses
+/// libc, because rustix has a process number that is never 0. The number is 0 if this process
+/// cannot see the other process, for example a container on the same machine.
 pub fn peer(socket: impl AsFd) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -63,8 +65,8 @@ pub fn peer(socket: impl AsFd) -> io::Result<libc::ucred> {
     last_error(answer != 0).map(|()| peer)
 }
 
-/// Sends one message with descriptors, or says that the other end does not take it now. `EINVAL` for more descriptors
-/// than a message may carry.
+/// Sends one message with descriptors. An error if the other end does not accept it now. `EINVAL`
+/// for more descriptors than a message may carry.
 pub fn send(socket: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     io::retry_on_intr(|| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
@@ -77,7 +79,7 @@ pub fn send(socket: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>]) -> io::
     })
 }
 
-/// Receives one message, of which the start is written to `room`. Descriptors are closed on exec.
+/// Receives one message, whose start is written to `room`. Its descriptors are closed on exec.
 pub fn receive(socket: impl AsFd, room: &mut [u8]) -> io::Result<Message> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut carried = RecvAncillaryBuffer::new(&mut space);
@@ -95,7 +97,8 @@ pub fn receive(socket: impl AsFd, room: &mut [u8]) -> io::Result<Message> {
     Ok(Message { len: received.bytes, is_cut, descriptors })
 }
 
-/// Waits until a message is there or the other end is closed; `false` if neither within the time.
+/// Waits until a message arrives or the other end is closed; `false` if neither happens within the
+/// time.
 pub fn wait_for_message(socket: impl AsFd, most: &Timespec) -> io::Result<bool> {
     pass(Call::Poll)?;
     let mut waited = [PollFd::new(&socket, PollFlags::IN)];

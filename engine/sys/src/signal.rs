@@ -1,6 +1,6 @@
-//! Signal handlers: installing one, the handler that was there before, and passing a signal on to that.
+//! Signal handlers: their installation, the former handler, and passing a signal on to it.
 //!
-//! rustix leaves handlers to libc, which must know of them.
+//! rustix leaves handlers to libc, which must know them.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -13,25 +13,25 @@ use super::injection::{Call, pass};
 use super::last_error;
 use super::thread::{SignalMask, hold_back};
 
-/// A handler that gets all facts of the kernel.
+/// A signal handler that gets all arguments of the kernel.
 pub type SignalHandler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// The action of a process for a signal.
+/// The disposition of a process for a signal.
 #[derive(Clone)]
 pub struct Disposition(libc::sigaction);
 
 /// The origin of a signal, as its code names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The kernel could not carry out an access to this address.
+    /// The kernel could not perform an access to this address.
     Fault(usize),
-    /// The memory at this address is broken.
+    /// The memory at this address is defective.
     BrokenMemory(usize),
-    /// A process sent it, or it is none of these.
+    /// A process sent the signal, or it has another origin.
     Other,
 }
 
-/// The current action of a signal.
+/// Returns the current action of a signal.
 pub fn in_force(signal: c_int) -> io::Result<Disposition> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     pass(Call::Sigaction)?;
@@ -42,8 +42,8 @@ pub fn in_force(signal: c_int) -> io::Result<Disposition> {
     Ok(Disposition(unsafe { action.assume_init() }))
 }
 
-/// Installs a handler. It runs on the thread's alternate stack if there is one, and with every signal
-/// blocked but those that an instruction brings about, this one among them.
+/// Installs a handler. It runs on the thread's alternate stack if there is one. All signals are
+/// blocked while it runs, except signals that an instruction causes, this signal included.
 ///
 /// # Safety
 /// The handler is async-signal-safe.
@@ -62,7 +62,7 @@ pub unsafe fn install(signal: c_int, handler: SignalHandler) -> io::Result<()> {
     last_error(refused)
 }
 
-/// Returns why a SIGBUS came.
+/// Returns the origin of a SIGBUS.
 ///
 /// # Safety
 /// `info` is the argument that the kernel gave to a handler of SIGBUS.
@@ -78,7 +78,8 @@ pub unsafe fn cause(info: *const libc::siginfo_t) -> Cause {
     }
 }
 
-/// The address of a mapping whose rights forbid the access that a SIGSEGV is of, if it is of one.
+/// Returns the address of the access if the rights of a mapping forbade it; `None` for other
+/// reasons of a SIGSEGV.
 ///
 /// # Safety
 /// `info` is the argument that the kernel gave to a handler of SIGSEGV.
@@ -89,10 +90,10 @@ pub unsafe fn forbidden(info: *const libc::siginfo_t) -> Option<usize> {
     unsafe { ((*info).si_code == RIGHTS).then(|| (*info).si_addr() as usize) }
 }
 
-/// Does what the disposition says, as if the kernel had gone by it. Async-signal-safe.
+/// Acts as the disposition demands, as if the kernel had done it. Async-signal-safe.
 ///
 /// # Safety
-/// Called by the handler of that signal, with what the kernel gave it.
+/// The handler of that signal calls this, with the arguments from the kernel.
 pub unsafe fn pass_on(
     to: &Disposition,
     signal: c_int,
@@ -129,9 +130,10 @@ pub unsafe fn pass_on(
     }
 }
 
-/// Lets the default action happen where the signal interrupted the thread, so that a core dump shows it: by the same
-/// signal once more, which waits until the handler has returned. An access that is tried again would not do, because
-/// there may be none: the kernel tells of memory that failed after a system call that read it, too.
+/// Lets the default action happen at the place where the signal interrupted the thread, so that a
+/// core dump shows it. The same signal is sent again, and waits until the handler has returned. A
+/// repetition of the access would not be sufficient, because there may be none: the kernel also
+/// reports memory that failed after a system call that read it.
 ///
 /// # Safety
 /// The conditions of [`pass_on`].
@@ -154,26 +156,26 @@ unsafe fn die_of(signal: c_int, info: *mut libc::siginfo_t) {
 }
 
 impl Disposition {
-    /// The action of a process that has set none.
+    /// The disposition of a process that has set none.
     // SAFETY: zeroed, the structure is a valid one, and that is the default.
     pub const DEFAULT: Self = Self(unsafe { std::mem::zeroed() });
 
-    /// Returns whether the action is this handler.
+    /// Returns true if the disposition is this handler.
     pub fn is(&self, handler: SignalHandler) -> bool {
         self.0.sa_sigaction == handler as *const () as usize
     }
 
-    /// Returns whether the action is the default.
+    /// Returns true if the disposition is the default.
     pub fn is_default(&self) -> bool {
         self.0.sa_sigaction == libc::SIG_DFL
     }
 
-    /// Returns whether the action is a function, neither the default nor to ignore the signal.
+    /// Returns true if the disposition is a function, not the default and not to ignore the signal.
     pub fn is_function(&self) -> bool {
         !matches!(self.0.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
     }
 
-    /// Returns whether the kernel resets the action after one call (`SA_RESETHAND`).
+    /// Returns true if the kernel resets the disposition after one call (`SA_RESETHAND`).
     pub fn is_for_once(&self) -> bool {
         self.0.sa_flags & libc::SA_RESETHAND != 0
     }
@@ -185,7 +187,8 @@ impl std::fmt::Debug for Disposition {
     }
 }
 
-/// The calling thread's `errno`, put back when dropped: what a signal interrupts may be about to read it.
+/// The calling thread's `errno`, which a drop restores, because the interrupted code may be about
+/// to read it.
 #[derive(Debug)]
 pub struct ErrnoKept(c_int);
 

@@ -1,6 +1,6 @@
-//! Threads: where they may run, how urgently, and which signals reach them.
+//! Threads: their CPUs, their priorities, and the signals that reach them.
 //!
-//! Affinity is not rustix's here, because its sets end at 1,024 CPUs.
+//! Affinity does not use rustix, because its sets end at 1,024 CPUs.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_ulong, c_void};
@@ -25,16 +25,16 @@ const BITS: usize = c_ulong::BITS as usize;
 /// Words of an affinity mask that suffice for 1,024 CPUs, glibc's own limit.
 const USUAL_WORDS: usize = 1024 / BITS;
 
-/// Words for 2²⁰ CPUs: a kernel that refuses this many refuses for another reason.
+/// Words for 2²⁰ CPUs. A kernel that refuses this many has another reason.
 const MOST_WORDS: usize = (1 << 20) / BITS;
 
-/// CPU time of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).expect("time spent is not negative")
 }
 
-/// The CPUs that the calling thread may run on.
+/// Returns the CPUs that the calling thread may run on.
 pub fn affinity() -> io::Result<CpuSet> {
     let mut words: Vec<c_ulong> = vec![0; USUAL_WORDS];
     loop {
@@ -53,7 +53,7 @@ pub fn affinity() -> io::Result<CpuSet> {
     }
 }
 
-/// Lets the calling thread run on these CPUs only.
+/// Restricts the calling thread to these CPUs.
 pub fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
     let words = words_of(cpus);
     let bytes = size_of_val(words.as_slice());
@@ -63,8 +63,8 @@ pub fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
     last_error(refused)
 }
 
-/// Lets the calling thread run on this CPU only. Allocates nothing, as threads that serve faults must not: the
-/// allocator's memory may be what they serve.
+/// Restricts the calling thread to this CPU. Allocates nothing, because threads that handle faults
+/// must not allocate: they may handle faults of the allocator's memory.
 pub fn pin_to(cpu: u32) -> io::Result<()> {
     const WORDS: usize = 1024;
     let (word, mut words) = (cpu as usize / BITS, [0 as c_ulong; WORDS]);
@@ -76,12 +76,12 @@ pub fn pin_to(cpu: u32) -> io::Result<()> {
     last_error(refused)
 }
 
-/// The CPU the calling thread is on at this moment.
+/// Returns the CPU on which the calling thread runs at this moment.
 pub fn current_cpu() -> u32 {
     u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
 }
 
-/// Another thread of this process, of which is asked where it is.
+/// Another thread of this process, whose CPU can be read.
 #[derive(Debug)]
 pub struct Watched {
     thread: u32,
@@ -89,7 +89,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// `None` if there is no such thread, or no /proc. Allocates nothing.
+    /// Opens a thread; `None` if there is no such thread, or no /proc. Allocates nothing.
     pub fn new(thread: u32) -> Option<Self> {
         let (mut path, len) = ([0; 64], 64);
         let mut rest = &mut path[..];
@@ -105,7 +105,7 @@ impl Watched {
         self.thread == thread
     }
 
-    /// The CPU that it is on, or was last.
+    /// Returns the CPU on which the thread runs or last ran.
     pub fn cpu(&self) -> Option<u32> {
         let mut line = [0; 1024];
         pass(Call::Pread).ok()?;
@@ -114,8 +114,8 @@ impl Watched {
     }
 }
 
-/// The 39th field of a line of `proc_pid_stat(5)`; the second one is a name in parentheses that may hold
-/// anything.
+/// Returns the 39th field of a line of `proc_pid_stat(5)`. The second field is a name in
+/// parentheses that may contain any character.
 fn cpu_of(stat: &str) -> Option<u32> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     behind_name.split_ascii_whitespace().nth(36)?.parse().ok()
@@ -133,8 +133,8 @@ pub fn descriptor_of(thread: u32) -> Option<usize> {
     (!refused && !head.is_null()).then(|| head.addr())
 }
 
-/// Lets the calling thread run only where no other thread wants to: `SCHED_IDLE`, and where that is
-/// refused the highest nice value. There is no way back without privilege.
+/// Makes the calling thread run only when no other thread needs the CPU: by `SCHED_IDLE`, or by the
+/// highest nice value if that is refused. An unprivileged thread cannot undo this.
 pub fn yield_to_all_threads() -> io::Result<()> {
     run_idly().or_else(|_| {
         pass(Call::Setpriority)?;
@@ -154,16 +154,16 @@ fn run_idly() -> io::Result<()> {
     last_error(refused)
 }
 
-/// Mappings that a thread takes at its start: its stack, another one for signals and what the allocator sets apart for
-/// it, each with a guard.
+/// The number of mappings that a thread needs at its start: its stack, a stack for signals, and
+/// memory of the allocator, each with a guard.
 pub(super) const MAPPINGS: usize = 12;
 
-/// Starts a thread that never runs the program's own signal handlers, and waits until it runs: once it has been
-/// started, Rust's runtime ends the process for want of a mapping, so that the calling thread must not take the last
-/// ones meanwhile.
+/// Starts a thread that never runs the program's own signal handlers, and waits until the thread
+/// runs. In a started thread, Rust's runtime ends the process if a mapping is missing, so the
+/// calling thread must not use the last mappings meanwhile.
 ///
 /// # Errors
-/// The error of the system: `ENOMEM` if the process has too few mappings left for a thread.
+/// The system's error. `ENOMEM` if the process has too few mappings left for a thread.
 pub fn spawn(
     name: &str,
     life: impl FnOnce(&SignalsBlocked) + Send + 'static,
@@ -195,7 +195,7 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
     })
 }
 
-/// Starts a thread that drops what it is given as soon as it runs.
+/// Starts a thread that drops its argument as soon as it runs.
 fn start<H>(spawn: impl FnOnce(Sender<()>) -> std::io::Result<H>) -> std::io::Result<H> {
     mapping::check_room(MAPPINGS)?;
     pass(Call::Clone)?;
@@ -206,10 +206,12 @@ fn start<H>(spawn: impl FnOnce(Sender<()>) -> std::io::Result<H>) -> std::io::Re
     Ok(started)
 }
 
-/// The calling thread has every signal blocked that is not the consequence of an instruction, for as long as this is
-/// borrowed: no handler of the program's interrupts it. Who claims, enters a gate, counts as a reader or takes a lock
-/// that a fault may wait for has to show it: a handler could touch memory whose fault waits for what it has
-/// interrupted, and would wait for ever. Of one thread, which cannot send it to another.
+/// A proof that the calling thread has blocked every signal that is not caused by an instruction,
+/// for as long as this is borrowed. So no handler of the program interrupts the thread. A thread
+/// must show this proof to claim a word, to enter a gate, to count as a reader, or to lock a mutex
+/// for which a fault may wait. Otherwise a handler could touch memory whose fault waits for the
+/// interrupted thread, and would wait for ever. The proof belongs to one thread and cannot be sent
+/// to another.
 #[derive(Debug)]
 pub struct SignalsBlocked {
     of_this_thread: PhantomData<*const ()>,
@@ -218,7 +220,7 @@ pub struct SignalsBlocked {
 impl SignalsBlocked {
     const HERE: Self = Self { of_this_thread: PhantomData };
 
-    /// In a thread that began with them blocked, and unblocks none.
+    /// Makes the proof in a thread that began with these signals blocked and never unblocks them.
     pub(super) fn inherited() -> Self {
         // Of real-time signals an emulator keeps some for itself, and says that they are open.
         const STANDARD: u64 = u32::MAX as u64 >> 1;
@@ -226,15 +228,16 @@ impl SignalsBlocked {
         Self::HERE
     }
 
-    /// In a model there are no signals.
+    /// Makes the proof in a model, which has no signals.
     #[cfg(all(test, loom))]
     pub const fn in_a_model() -> Self {
         Self::HERE
     }
 }
 
-/// Runs `act` with every signal blocked that is not the consequence of an instruction; a thread that it starts never
-/// runs the program's own handlers. Async-signal-safe. Where they are blocked already, it takes one system call.
+/// Runs `act` with every signal blocked that is not caused by an instruction. A thread that `act`
+/// starts never runs the program's own handlers. Async-signal-safe. If these signals are blocked
+/// already, the call needs one system call.
 pub fn without_signals<R>(act: impl FnOnce(&SignalsBlocked) -> R) -> R {
     let before = change_mask(libc::SIG_BLOCK, ASYNCHRONOUS);
     let result = act(&SignalsBlocked::HERE);
@@ -255,7 +258,8 @@ const ASYNCHRONOUS: u64 = {
     set
 };
 
-/// Signals of a thread's own faults, signals that cannot be blocked, and signals of the C library.
+/// Signals that are never blocked: those of a thread's own faults, those that cannot be blocked,
+/// and those of the C library.
 const LEFT_OUT: [c_int; 11] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -270,17 +274,17 @@ const LEFT_OUT: [c_int; 11] = [
     if cfg!(target_env = "musl") { 34 } else { 33 },
 ];
 
-/// Returns whether the calling thread has a signal blocked. Async-signal-safe.
+/// Returns true if the calling thread has blocked a signal. Async-signal-safe.
 pub fn is_blocked(signal: c_int) -> bool {
     change_mask(libc::SIG_BLOCK, 0) >> (signal - 1) & 1 == 1
 }
 
-/// Has a signal wait in the calling thread, until the handler that runs has returned. Async-signal-safe.
+/// Blocks a signal in the calling thread until the running handler has returned. Async-signal-safe.
 pub(super) fn hold_back(signal: c_int) {
     change_mask(libc::SIG_BLOCK, 1 << (signal - 1));
 }
 
-/// `rt_sigprocmask(2)`; returns what was blocked before.
+/// Calls `rt_sigprocmask(2)`, and returns the signals that were blocked before.
 fn change_mask(how: c_int, set: u64) -> u64 {
     let mut before = 0_u64;
     // SAFETY: one set of so many bytes is read and one written, and `how` is valid.
@@ -301,7 +305,8 @@ fn change_mask(how: c_int, set: u64) -> u64 {
 pub(super) struct SignalMask(pub(super) libc::sigset_t);
 
 impl SignalMask {
-    /// Everything but what a thread brings upon itself: blocked, those would end the process.
+    /// Returns all signals except those that a thread's own instructions cause. Blocked, those
+    /// would end the process.
     pub(super) fn asynchronous() -> Self {
         let own =
             [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
@@ -325,7 +330,7 @@ impl SignalMask {
         Self(unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask })
     }
 
-    /// With what an action wants blocked while it runs for a signal.
+    /// Adds the signals that an action blocks while it runs for a signal.
     pub(super) fn with(mut self, action: &libc::sigaction, signal: c_int) -> Self {
         // SAFETY: both sets are initialised, and every number asked for is a signal's or refused.
         unsafe {
@@ -341,7 +346,7 @@ impl SignalMask {
         self
     }
 
-    /// Blocks these and no others.
+    /// Blocks these signals and no others.
     pub(super) fn set(&self) {
         // SAFETY: the set is initialised, and none is written.
         unsafe {

@@ -1,5 +1,5 @@
-//! userfaultfd(2): ways to open one, the handshake that says what the kernel can do, and what is asked
-//! of one that serves memory.
+//! userfaultfd(2): ways to open a descriptor, the handshake that reports the kernel's features, and
+//! the operations on served memory.
 #![allow(unsafe_code)]
 
 use std::io::Write;
@@ -29,14 +29,14 @@ const UFFDIO_WRITEPROTECT: Opcode = opcode::read_write::<UffdioWriteprotect>(0xA
 const UFFDIO_CONTINUE: Opcode = opcode::read_write::<UffdioContinue>(0xAA, 0x07);
 const UFFD_API: u64 = 0xAA;
 
-/// Faults where the file has no page.
+/// Reports faults at which the file has no page.
 const REGISTER_MISSING: u64 = 1 << 0;
-/// Writes to pages that were protected.
+/// Reports writes to protected pages.
 const REGISTER_WP: u64 = 1 << 1;
-/// Faults where the file has a page that is not mapped.
+/// Reports faults at which the file has a page that is not mapped.
 const REGISTER_MINOR: u64 = 1 << 2;
 
-/// Maps pages protected from writes.
+/// Maps pages that are protected against writes.
 const CONTINUE_WP: u64 = 1 << 1;
 /// Protects pages instead of lifting the protection.
 const WRITEPROTECT_WP: u64 = 1 << 0;
@@ -50,7 +50,7 @@ const PAGEFAULT_WP: u64 = 1 << 1;
 /// Major number of the kernel's miscellaneous devices.
 const MISC_MAJOR: u32 = 10;
 
-/// Asks for faults of user code only (Linux 5.11), which needs no privilege.
+/// Restricts the descriptor to faults of user code (Linux 5.11), which needs no privilege.
 const UFFD_USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
 
 /// `struct uffdio_api`.
@@ -129,17 +129,18 @@ struct UffdMsg {
     padding: u32,
 }
 
-/// Opens one that serves every fault, those of system calls and of KVM included.
+/// Opens a descriptor for all faults, including those of system calls and of KVM.
 pub fn new_whole() -> io::Result<OwnedFd> {
     new(UserfaultfdFlags::empty())
 }
 
-/// Opens one that serves faults of user code only.
+/// Opens a descriptor for faults of user code only.
 pub fn new_user_mode_only() -> io::Result<OwnedFd> {
     new(UFFD_USER_MODE_ONLY)
 }
 
-/// Returns whether the system call may be tried. A system-call filter can answer it with a signal that ends the process.
+/// Returns true if the system call may be tried. A system-call filter can answer it with a signal
+/// that ends the process.
 pub fn may_be_asked_for() -> bool {
     // SAFETY: opening and closing a descriptor are two system calls, which take no lock of this process.
     let survives = unsafe { process::survives(|| drop(new_user_mode_only())) };
@@ -152,7 +153,8 @@ fn new(flags: UserfaultfdFlags) -> io::Result<OwnedFd> {
     unsafe { userfaultfd(flags | UserfaultfdFlags::CLOEXEC) }
 }
 
-/// Opens one through the device node (Linux 6.1), whose file permissions decide who may.
+/// Opens a descriptor through the device node (Linux 6.1), whose file permissions decide who may
+/// open it.
 pub fn new_from_device(device: &Path) -> io::Result<OwnedFd> {
     pass(Call::Open)?;
     let device = open(device, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
@@ -170,8 +172,8 @@ pub fn new_from_device(device: &Path) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Shakes hands without asking for any feature; the kernel answers with all it has, as the bits of
-/// `UFFD_FEATURE_*`. A descriptor can do this once.
+/// Makes the handshake without a request for features. The kernel answers with all of its features,
+/// as the bits of `UFFD_FEATURE_*`. A descriptor permits only one handshake.
 pub fn features(descriptor: impl AsFd) -> io::Result<u64> {
     let mut api = UffdioApi { api: UFFD_API, features: 0, ioctls: 0 };
     pass(Call::UffdApi)?;
@@ -180,7 +182,7 @@ pub fn features(descriptor: impl AsFd) -> io::Result<u64> {
     Ok(features_of(api.features))
 }
 
-/// Shakes hands, asking for these features.
+/// Makes the handshake with a request for these features.
 ///
 /// # Errors
 /// `EINVAL` if the kernel lacks one of them.
@@ -194,12 +196,13 @@ pub fn enable(descriptor: impl AsFd, features: u64) -> io::Result<()> {
     unsafe { ioctl(descriptor, Updater::<UFFDIO_API, _>::new(&mut api)) }
 }
 
-/// Has the descriptor serve every access to addresses where the file's page is absent or not mapped.
-/// Addresses of one mapping, in whole pages of it.
+/// Registers addresses: every access to them becomes a fault of this descriptor if the file's page
+/// is absent or not mapped. The addresses belong to one mapping, in whole pages of it.
 ///
-/// `uncollapsed` also has the kernel refuse `MADV_COLLAPSE` there, whichever process asks: a collapse maps a huge
-/// page of the file without a fault, but never where writes are watched, because a huge entry could not say which
-/// of its pages are protected. No page is protected by this, so that no write faults.
+/// With `uncollapsed`, the kernel also refuses `MADV_COLLAPSE` of these addresses, by any process.
+/// A collapse maps a huge page of the file without a fault, but never where writes are watched,
+/// because a huge entry could not record which of its pages are protected. This protects no page,
+/// so no write faults.
 pub fn register(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,
@@ -220,11 +223,12 @@ pub fn register_for_writes(descriptor: BorrowedFd<'_>, addresses: &Range<usize>)
     register_for(descriptor, addresses, REGISTER_MISSING | REGISTER_WP)
 }
 
-/// Has the descriptor serve writes to what is protected there, and with `lazily` every access to what is not
-/// mapped there, too. Addresses of mappings that touch; those that are registered for more stay so.
+/// Registers addresses for writes to protected memory, and with `lazily` also for every access to
+/// memory that is not mapped. The addresses are those of adjacent mappings. Addresses that are
+/// registered for more stay so.
 ///
 /// # Errors
-/// `EBUSY` if another descriptor serves some of it.
+/// `EBUSY` if some of the addresses are registered with another descriptor.
 pub fn register_for_copies(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,
@@ -234,11 +238,12 @@ pub fn register_for_copies(
     register_for(descriptor, addresses, mode)
 }
 
-/// Protects the addresses from writes, or lifts that, and then wakes who waits there. Where nothing is mapped at this
-/// moment, memory of files is protected as well, and private memory if the descriptor was told so. Async-signal-safe.
+/// Protects the addresses against writes, or lifts the protection and wakes the threads that wait
+/// there. If nothing is mapped at an address at this moment, memory of files is protected as well,
+/// and private memory if that feature was requested. Async-signal-safe.
 ///
 /// # Errors
-/// `ENOENT` if some of them are not registered: what lies before these is done.
+/// `ENOENT` if some of the addresses are not registered. The addresses before these are done.
 pub fn protect(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,
@@ -255,7 +260,8 @@ pub fn protect(
     }
 }
 
-/// The roundest address within a range, at which one mapping of huge pages may end and another one begin.
+/// Returns the roundest address within a range, at which one mapping of huge pages may end and
+/// another one begin.
 fn middle_of(range: &Range<usize>) -> Option<usize> {
     let page_bits = page_size().trailing_zeros();
     let rounded = |bits: u32| (range.start + 1).next_multiple_of(1 << bits);
@@ -286,13 +292,13 @@ fn protect_in_one(
     }
 }
 
-/// So often the kernel is asked again that only wanted to be asked again.
+/// The number of attempts if the kernel answers that the call should be repeated.
 const TRIES: u32 = 10_000;
 
-/// Closes what the descriptor stands for, and keeps its number: no other file gets it, which a thread that is about
-/// to use the number would then be talking to. The kernel lets every access pass as soon as no thread is reading the
-/// descriptor and no forked child has it. Nothing happens to a descriptor that is none of userfaultfd's any more.
-/// Async-signal-safe.
+/// Closes the userfaultfd of a descriptor, and keeps its number. So no other file gets the number,
+/// which a thread may be about to use. As soon as no thread reads the descriptor and no forked
+/// child has it, the kernel lets every access pass. A descriptor that is not a userfaultfd any more
+/// does not change. Async-signal-safe.
 pub fn abandon(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     if !is_userfaultfd(descriptor) {
         return Ok(());
@@ -305,8 +311,9 @@ pub fn abandon(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     last_error(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0)
 }
 
-/// Returns whether the descriptor still is the userfaultfd, or what [`abandon`] put there, as far as `/proc` tells.
-/// Another library may have closed it, and the number may be another file's now.
+/// Returns true if the descriptor still is the userfaultfd, or the file that [`abandon`] put there,
+/// as far as `/proc` shows this. Another library may have closed the descriptor, and the number may
+/// belong to another file now.
 pub fn is_kept(descriptor: BorrowedFd<'_>) -> bool {
     let is = |what| stands_for(descriptor, what).unwrap_or(true);
     is(b"anon_inode:[userfaultfd]") || is(b"/memfd:hugekit-nothing")
@@ -316,8 +323,8 @@ fn is_userfaultfd(descriptor: BorrowedFd<'_>) -> bool {
     stands_for(descriptor, b"anon_inode:[userfaultfd]").unwrap_or(false)
 }
 
-/// Returns whether what `/proc` says of a descriptor begins so, which is never of one that is closed; `None` if `/proc`
-/// cannot be asked. Async-signal-safe.
+/// Returns true if the description of a descriptor in `/proc` begins with `what`, which a closed
+/// descriptor has not; `None` if `/proc` cannot be read. Async-signal-safe.
 fn stands_for(descriptor: BorrowedFd<'_>, what: &[u8]) -> Option<bool> {
     let (mut path, mut link) = ([0_u8; 32], [0_u8; 32]);
     let written = write!(&mut path[..], "/proc/self/fd/{}\0", descriptor.as_raw_fd());
@@ -341,11 +348,11 @@ fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64)
     unsafe { ioctl(descriptor, Updater::<UFFDIO_REGISTER, _>::new(&mut register)) }
 }
 
-/// Leaves the addresses to the kernel again, and wakes who waits there.
+/// Unregisters the addresses, and wakes the threads that wait there.
 ///
-/// The kernel wakes them by itself before it takes the lock that keeps others from faulting there: who
-/// begins to wait in between (seen with Linux 6.18) would wait for ever. Once the call has returned, no thread
-/// can begin any more.
+/// The kernel itself wakes threads before it takes the lock that prevents new faults there. A
+/// thread that begins to wait in between (seen with Linux 6.18) would wait for ever. After the
+/// kernel's call has returned, no thread can begin to wait, so this call wakes them again.
 pub fn unregister(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
     pass(Call::UffdUnregister)?;
@@ -354,7 +361,7 @@ pub fn unregister(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::R
     wake(descriptor, addresses)
 }
 
-/// Wakes the threads that wait for one of these addresses, to try again.
+/// Wakes the threads that wait for one of these addresses. They repeat their accesses.
 pub fn wake(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
     pass(Call::UffdWake)?;
@@ -362,13 +369,14 @@ pub fn wake(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<
     unsafe { ioctl(descriptor, Setter::<UFFDIO_WAKE, _>::new(range)) }
 }
 
-/// Maps the pages that the file has for these addresses, protected from writes or not, and wakes who waits
-/// there. Async-signal-safe.
+/// Maps the pages of the file at these addresses, with or without write protection, and wakes the
+/// threads that wait there. Async-signal-safe.
 ///
 /// # Errors
-/// `EEXIST` if the first of them is mapped already, `EFAULT` if the file has no page there, `ENOENT` if
-/// the addresses are not registered any more, and `EAGAIN` while they are being unmapped. With an error
-/// that came later, the pages before it are mapped: their bytes are the first part of the pair.
+/// `EEXIST` if the first address is mapped already, `EFAULT` if the file has no page there,
+/// `ENOENT` if the addresses are not registered any more, and `EAGAIN` while they are being
+/// unmapped. If an error comes later, the pages before it are mapped: the number of their bytes is
+/// the first part of the pair.
 pub fn map_present(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,
@@ -384,8 +392,8 @@ pub fn map_present(
     done.map_err(|errno| (usize::try_from(request.mapped).unwrap_or(0), errno))
 }
 
-/// Returns whether this kernel maps pages that are protected from the beginning ([`map_present`], Linux 6.4). It looks
-/// at the request before it looks for the addresses, of which none are registered here.
+/// Returns true if this kernel maps pages that are protected from the beginning ([`map_present`],
+/// Linux 6.4). It checks the request before the addresses, which are not registered here.
 pub fn can_map_protected(descriptor: BorrowedFd<'_>) -> bool {
     has(Novelty::ProtectedContinue)
         && match map_present(descriptor, &(page_size()..2 * page_size()), true) {
@@ -394,12 +402,12 @@ pub fn can_map_protected(descriptor: BorrowedFd<'_>) -> bool {
         }
 }
 
-/// Maps the page of zeroes in private anonymous memory that is registered and that no thread has touched, as the
-/// first read of it would, but never a huge one.
+/// Maps the page of zeroes in registered, untouched private anonymous memory, as the first read of
+/// it would, but never a huge page.
 ///
 /// # Errors
-/// `EEXIST` if the next of them is not untouched any more. With an error, the bytes before it are mapped: their number is
-/// the first part of the pair.
+/// `EEXIST` if the next page is not untouched any more. With an error, the bytes before it are
+/// mapped: their number is the first part of the pair.
 pub fn map_zeroes(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,
@@ -412,12 +420,13 @@ pub fn map_zeroes(
     done.map_err(|errno| (usize::try_from(request.mapped).unwrap_or(0), errno))
 }
 
-/// Copies bytes to pages that are not there, and wakes who waits for them. `hugekit-vm` and the lab call it,
-/// with descriptors of other processes, so tests do not refuse it.
+/// Copies bytes to missing pages, and wakes the threads that wait for them. `hugekit-vm` and the
+/// lab call this with descriptors of other processes, so tests do not refuse it.
 ///
 /// # Errors
-/// `EEXIST` if the next page is there, `EAGAIN` while the process's mappings change, and `ESRCH` if it has ended. With
-/// an error, the bytes before it are copied: their number is the first part of the pair.
+/// `EEXIST` if the next page is present, `EAGAIN` while the process's mappings change, and `ESRCH`
+/// if the process has ended. With an error, the bytes before it are copied: their number is the
+/// first part of the pair.
 pub fn copy(descriptor: BorrowedFd<'_>, to: usize, from: &[u8]) -> Result<(), (usize, io::Errno)> {
     let (to, from, len) = (to as u64, from.as_ptr().addr() as u64, from.len() as u64);
     let mut request = UffdioCopy { to, from, len, mode: 0, copied: 0 };
@@ -427,19 +436,19 @@ pub fn copy(descriptor: BorrowedFd<'_>, to: usize, from: &[u8]) -> Result<(), (u
     done.map_err(|errno| (usize::try_from(request.copied).unwrap_or(0), errno))
 }
 
-/// A fault that a thread waits for.
+/// A fault for which a thread waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     /// The faulting address. Exact to the byte if that feature is enabled, otherwise the start of the page.
     pub address: usize,
-    /// Who waits; 0 if that was not enabled.
+    /// The thread that waits; 0 if that feature was not enabled.
     pub thread: u32,
     /// True if the access was a write.
     pub write: bool,
 }
 
-/// The next fault, after waiting for one; `None` if the wait was interrupted, or the message tells of
-/// something else.
+/// Waits for the next fault and returns it. `None` if the wait was interrupted, or if the message
+/// is of another kind.
 ///
 /// # Errors
 /// `EPIPE` if the descriptor was [abandoned](abandon).

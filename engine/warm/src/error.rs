@@ -1,4 +1,4 @@
-//! Why a file was not warmed, in figures.
+//! Errors of checks and warm-ups of files, with figures.
 
 use std::io;
 
@@ -6,15 +6,15 @@ use hugekit_machine::available::{Available, MemoryBudget};
 use hugekit_machine::size::{Exact, Size};
 use hugekit_sys::{ErrorKind, HeapShortage, Remedy};
 
-/// The reason why a file was not looked at or warmed. The page cache is usable after each of them: at most one window of
-/// the file was dropped and not read again.
+/// An error of a check or a warm-up of a file. The page cache stays usable after every error. At
+/// most one window of the file was dropped and not read again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WarmError {
-    /// The file cannot be opened for reading, or is not a regular one.
+    /// The file cannot be opened for reading, or is not a regular file.
     #[error("the file cannot be opened")]
     Open(#[source] io::Error),
-    /// The file has no whole unit.
+    /// The file has no whole unit, which is an aligned 2 MiB.
     #[error("the file has {bytes} bytes, and a huge page has 2 MiB")]
     TooSmall {
         /// Bytes of the file.
@@ -26,7 +26,7 @@ pub enum WarmError {
         /// Units without data.
         holes: u64,
     },
-    /// The kernel does not tell this user which pages of the file are in memory.
+    /// The kernel does not report to this user which pages of the file are in memory.
     #[error(
         "the kernel tells only the owner of the file, and who may write to it, which pages are in memory{}",
         Remedy(self.remedy())
@@ -38,13 +38,13 @@ pub enum WarmError {
     /// The kernel has no transparent huge pages of 2 MiB.
     #[error("this kernel has no transparent huge pages of 2 MiB")]
     NoHugePages,
-    /// Huge pages are switched off for this process.
+    /// Huge pages are disabled for this process (`PR_SET_THP_DISABLE`).
     #[error(
         "huge pages are switched off for this process (PR_SET_THP_DISABLE){}",
         Remedy(self.remedy())
     )]
     Disabled,
-    /// The machine or a control group has less memory than the file.
+    /// The machine or a control group has less available memory than the file needs.
     #[error(
         "{} of the file are to be in memory, and {left} MiB are left to others: {available}{remedy}",
         size(needed),
@@ -52,12 +52,12 @@ pub enum WarmError {
         remedy = Remedy(self.remedy())
     )]
     NoMemory {
-        /// Bytes of the file that are to be in memory.
+        /// Bytes of the file that the call would put into memory.
         needed: u64,
-        /// Memory that is available, and the limit.
+        /// The available memory, and the limit.
         available: Available,
     },
-    /// This process may not lock that much memory.
+    /// This process may not lock as much memory as the file needs.
     #[error(
         "{} of the file are to be locked, and this process may lock {}{}",
         size(needed),
@@ -65,7 +65,7 @@ pub enum WarmError {
         Remedy(self.remedy())
     )]
     LockLimit {
-        /// Bytes of the file that are to be locked.
+        /// Bytes of the file that the call would lock.
         needed: u64,
         /// The limit (`RLIMIT_MEMLOCK`) in bytes.
         limit: u64,
@@ -73,12 +73,12 @@ pub enum WarmError {
     /// The file became shorter.
     #[error("the file was truncated meanwhile: it had {had} bytes, and has {has}{}", Remedy(self.remedy()))]
     Truncated {
-        /// Bytes that it had when the call began.
+        /// Bytes of the file when the call began.
         had: u64,
-        /// Bytes that it has.
+        /// Bytes of the file now.
         has: u64,
     },
-    /// Another file has the name, or none.
+    /// The path now names another file, or no file.
     #[error("the file was replaced or removed meanwhile{}", Remedy(self.remedy()))]
     Replaced,
     /// The file cannot be read.
@@ -100,12 +100,12 @@ pub enum WarmError {
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
-    /// Any other refusal of the kernel.
+    /// The kernel refused another system call.
     #[error("{call} failed")]
     Kernel {
         /// The system call.
         call: &'static str,
-        /// Its error.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -115,7 +115,8 @@ fn size(bytes: &u64) -> Exact {
 }
 
 impl WarmError {
-    /// Returns what the program or a user can do about it.
+    /// Returns a step by which a user or the program can prevent this error; `None` if no step is
+    /// known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {

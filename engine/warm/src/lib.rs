@@ -20,13 +20,13 @@ pub use warmer::{CacheLock, Warmed, Warmer, can_be_warmed};
 
 use std::path::Path;
 
-/// Puts the page cache of a file on huge pages, with the default options: every process that maps the file from then on
-/// gets one page fault for each 2 MiB. [`Warmer`] has the options.
+/// Puts the page cache of a file on huge pages, with the default options. Every process that maps
+/// the file afterwards gets one page fault for each 2 MiB. [`Warmer`] does this with options.
 ///
-/// A file with a limit of memory that is smaller, or with holes, is handled as [`Warmer::run`] explains.
+/// [`Warmer::run`] explains files with holes, and files that are larger than a limit of memory.
 ///
 /// # Errors
-/// [`WarmError`].
+/// [`WarmError`]. Units that stay on small pages are no error: [`WarmReport::left`] counts them.
 pub fn warm(path: impl AsRef<Path>) -> Result<WarmReport, WarmError> {
     Ok(Warmer::new(WarmOptions::default()).run(path.as_ref())?.report)
 }

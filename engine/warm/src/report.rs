@@ -1,4 +1,4 @@
-//! What a warm-up found and made.
+//! The result of a warm-up.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -11,31 +11,31 @@ use serde::{Serialize, Serializer};
 
 use crate::users::FileUsers;
 
-/// The page cache of a file after a warm-up. A unit is an aligned 2 MiB of the file. The bytes behind the last whole
-/// unit are no unit: they are read, and stay on smaller pages.
+/// The page cache of a file after a check or a warm-up. A unit is an aligned 2 MiB of the file. The
+/// bytes after the last whole unit are not a unit: they are read, and stay on smaller pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WarmReport {
     /// Length of the file in bytes.
     pub bytes: u64,
-    /// Units that were huge before.
+    /// Units that were huge before the call.
     pub already_huge: u64,
-    /// Units that were made huge.
+    /// Units that the call made huge.
     pub made_huge: u64,
     /// Units without data, which were skipped.
     pub holes: u64,
-    /// Units that are not huge, and the reason; `None` if all are.
+    /// The units that are not huge, and the reason. `None` if all units are huge.
     pub left: Option<LeftSmall>,
-    /// The time that the call took.
+    /// The duration of the call.
     pub time: Duration,
 }
 
-/// Units that are not huge.
+/// The units that are not huge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftSmall {
     /// The number of units.
     pub units: NonZeroU64,
-    /// The reason, of most of them if there are several.
+    /// The reason. If there are several reasons, the reason of most units.
     pub why: WhySmall,
 }
 
@@ -44,24 +44,25 @@ pub struct LeftSmall {
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WhySmall {
-    /// The call was only to check.
+    /// The call was only a check.
     NotMade {
-        /// Units that are in memory on smaller pages, in whole or in part.
+        /// Units that are in memory, completely or partly on smaller pages.
         on_small_pages: u64,
         /// Units that are not in memory.
         not_in_memory: u64,
     },
-    /// The file system makes no huge pages of its cache.
+    /// The file system makes no huge pages in the page cache.
     FileSystem {
-        /// Its name, such as `btrfs`.
+        /// The name of the file system, such as `btrfs`.
         name: String,
     },
-    /// Processes have mapped the file on smaller pages, which cannot be dropped meanwhile.
+    /// Processes have mapped the file on smaller pages. Pages cannot be dropped while they are
+    /// mapped.
     Mapped(FileUsers),
-    /// The pages can be neither dropped nor collapsed: they are being read or written, or a process has mapped them that
-    /// this user may not look at.
+    /// The pages could not be dropped or collapsed, because they are being read or written, or
+    /// because a process that this user may not inspect has mapped them.
     Busy,
-    /// The kernel found no blocks of 2 MiB in memory.
+    /// The kernel found no free blocks of 2 MiB.
     Fragmented {
         /// Bytes that are free in blocks of 2 MiB and more.
         free: u64,
@@ -69,19 +70,19 @@ pub enum WhySmall {
 }
 
 impl WarmReport {
-    /// Units of the file, without holes that were skipped.
+    /// Returns the number of units of the file, without skipped holes.
     #[must_use]
     pub fn units(&self) -> u64 {
         self.huge() + self.left.as_ref().map_or(0, |left| left.units.get())
     }
 
-    /// Units that are huge.
+    /// Returns the number of huge units.
     #[must_use]
     pub fn huge(&self) -> u64 {
         self.already_huge + self.made_huge
     }
 
-    /// Returns whether all units are huge.
+    /// Returns true if all units are huge.
     #[must_use]
     pub fn is_warm(&self) -> bool {
         self.left.is_none()
@@ -105,7 +106,7 @@ impl fmt::Display for WarmReport {
 }
 
 impl WhySmall {
-    /// Returns what a user can do about it.
+    /// Returns a step by which a user can make the remaining units huge.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {

@@ -47,7 +47,8 @@ impl Units {
         self.count * UNIT
     }
 
-    /// Pieces of the runs of at most `window` units, each with whether a hole follows that is to stay one.
+    /// Returns pieces of the runs of at most `window` units, each with whether a hole follows that
+    /// is to stay one.
     pub(crate) fn windows(&self, window: u32) -> impl Iterator<Item = (Range<u64>, bool)> {
         let all = self.count + self.holes;
         self.runs.iter().flat_map(move |run| {

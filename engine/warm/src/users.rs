@@ -10,9 +10,10 @@ use serde::Serialize;
 /// Other processes that map a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FileUsers {
-    /// Their numbers, ascending, of those that this process may look at.
+    /// The numbers of the processes, ascending. Processes that this process may not inspect are
+    /// missing.
     pub pids: Vec<i32>,
-    /// Processes that this one may not look at, whether they map the file or not.
+    /// The number of processes that this process may not inspect. They may map the file or not.
     pub hidden: usize,
 }
 

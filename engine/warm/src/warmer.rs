@@ -1,4 +1,4 @@
-//! The call: checks before anything is dropped, then windows one after the other, then the lock.
+//! The warm-up: checks before anything is dropped, then one window after another, then the lock.
 
 use std::fs::File;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -30,7 +30,7 @@ use crate::window::{Touch, UnitState, Window};
 
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Warms files: options and callbacks.
+/// A warm-up of files: options and callbacks.
 #[derive(Clone, Copy, Default)]
 #[must_use = "a warmer does nothing until `run`"]
 pub struct Warmer<'a> {
@@ -46,17 +46,18 @@ impl std::fmt::Debug for Warmer<'_> {
     }
 }
 
-/// A file that was warmed.
+/// The result of [`Warmer::run`].
 #[derive(Debug)]
 pub struct Warmed {
-    /// Counts of units, and the reason for those that are not huge.
+    /// The numbers of units, and the reason for units that are not huge.
     pub report: WarmReport,
-    /// Keeps the units in memory while it exists: of [`WarmMode::Keep`], else `None`.
+    /// The lock that keeps the units in memory while it exists. `None` unless the mode is
+    /// [`WarmMode::Keep`].
     pub lock: Option<CacheLock>,
 }
 
-/// Locks units of a file in memory, by shared read-only mappings. It copies nothing. The units are unlocked when it is
-/// dropped, and stay in the cache as any other page.
+/// A lock that keeps units of a file in memory, by shared read-only mappings. It copies nothing. A
+/// drop unlocks the units; they stay in the page cache like other pages.
 #[derive(Debug)]
 pub struct CacheLock {
     #[expect(dead_code, reason = "mappings are unlocked when they are dropped")]
@@ -64,40 +65,41 @@ pub struct CacheLock {
 }
 
 impl<'a> Warmer<'a> {
-    /// A warmer with these options.
+    /// Makes a warmer with these options.
     pub fn new(options: WarmOptions) -> Self {
         Self { options, ..Self::default() }
     }
 
-    /// Sets a callback that is called after each window, with bytes of the file that were looked at or read again, and
-    /// all of them. By default none.
+    /// Sets a callback that is called after each window. By default none. Its arguments are the
+    /// bytes of the file that were checked or read again, and all bytes of the file.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.progress = Some(progress);
         self
     }
 
-    /// Sets a callback that is called before pages are dropped from the cache of a file that other processes have mapped:
-    /// their next reads may come from the disk. By default none.
+    /// Sets a callback that is called before pages are dropped from the cache, if other processes
+    /// have mapped the file. Reads of these processes may then come from the disk. By default none.
     pub fn before_drop(mut self, before_drop: &'a dyn Fn(&FileUsers)) -> Self {
         self.before_drop = Some(before_drop);
         self
     }
 
-    /// Stops the call early, after the window that is being read.
+    /// Sets the flag that stops the call after the current window. By default none.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.cancel = Some(cancel);
         self
     }
 
-    /// Looks at a regular file of at least 2 MiB, and puts its page cache on huge pages.
+    /// Checks a regular file of at least 2 MiB, and puts its page cache on huge pages.
     ///
-    /// Units that are huge already are left alone. Of the others, a window is dropped from the cache and read again in
-    /// folios of 2 MiB, and then the next window. The bytes are the same, and dirty pages are written to the disk before.
-    /// Units without data are skipped unless holes are to be filled.
+    /// Units that are huge already do not change. The other units are processed window by window: a
+    /// window is dropped from the cache and read again in folios of 2 MiB. The content does not
+    /// change, because dirty pages are written to the disk before the drop. Units without data are
+    /// skipped unless [`fill_holes`](WarmOptions::fill_holes) is set.
     ///
     /// # Errors
-    /// [`WarmError`]. If memory or the limit of locked memory is too small for the file, nothing was dropped. That not all
-    /// units are huge is no error: [`WarmReport::left`].
+    /// [`WarmError`]. If memory, or the limit of locked memory, is too small for the file, nothing
+    /// was dropped. Units that stay on small pages are no error: [`WarmReport::left`] counts them.
     pub fn run(&self, path: &Path) -> Result<Warmed, WarmError> {
         headroom::check()?;
         let since = Instant::now();
@@ -120,11 +122,13 @@ impl<'a> Warmer<'a> {
     }
 }
 
-/// Returns whether the page cache can have a file on huge pages: the file system makes them, and there is memory for all of
-/// the file. This is tried by the first unit that has data, unless it is huge already: those 2 MiB are dropped and read again.
+/// Returns true if the page cache can hold the file on huge pages: the file system makes huge
+/// pages, and there is memory for the whole file. The call tries this with the first unit that has
+/// data: it drops these 2 MiB and reads them again, unless they are huge already.
 ///
 /// # Errors
-/// [`WarmError`]. A unit that cannot be dropped, or for which the kernel finds no block of 2 MiB, is no error: `false`.
+/// [`WarmError`]. If the unit cannot be dropped, or if the kernel finds no free block of 2 MiB, the
+/// result is `false`, not an error.
 pub fn can_be_warmed(path: &Path) -> Result<bool, WarmError> {
     headroom::check()?;
     let file = input::open(path).map_err(WarmError::Open)?;
@@ -145,9 +149,9 @@ pub fn can_be_warmed(path: &Path) -> Result<bool, WarmError> {
 /// The reason why none of a window's units is huge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GivenUp {
-    /// Blocks of 2 MiB were free for all of them.
+    /// Blocks of 2 MiB were free for all units.
     FileSystem,
-    /// Too few blocks were free, after the kernel was made to gather some.
+    /// Too few blocks of 2 MiB were free, although the kernel was asked to compact memory.
     Fragmented,
 }
 
@@ -157,7 +161,7 @@ pub(crate) struct Work<'a> {
     pub(crate) file: &'a File,
     pub(crate) root: Root,
     pub(crate) map: PageMap,
-    /// True of a tmpfs, whose pages are nowhere else.
+    /// True if the file is in a tmpfs, so its pages exist only in memory.
     is_memory: bool,
     bytes: u64,
     units: Units,
@@ -175,7 +179,7 @@ pub(crate) struct Work<'a> {
     pub(crate) is_stuck: bool,
     /// True when all dirty pages were written to the disk.
     pub(crate) is_synced: bool,
-    /// Other processes that map the file, when something was to be dropped.
+    /// Other processes that mapped the file when pages were to be dropped.
     users: Option<FileUsers>,
     already_huge: u64,
 }
@@ -383,7 +387,7 @@ impl<'a> Work<'a> {
         CacheMapping::new(self.file, start, len).map_err(WarmError::of("mmap"))
     }
 
-    /// The reason why bytes of the file could not be put into the page tables.
+    /// Returns the reason why bytes of the file could not be put into the page tables.
     pub(crate) fn unread(
         &self,
         errno: rustix::io::Errno,
@@ -466,7 +470,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Bytes that are free in blocks of 2 MiB and more.
+    /// Returns the number of bytes that are free in blocks of 2 MiB and more.
     pub(crate) fn free_blocks(&self) -> u64 {
         hugekit_machine::memory::free_blocks(&self.root, UNIT).unwrap_or(0)
     }

@@ -14,13 +14,13 @@ use crate::warmer::{GivenUp, Work};
 /// The pages that the cache has of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnitState {
-    /// A single huge page.
+    /// The unit is one huge page.
     Huge,
-    /// Smaller pages, of all of it or of a part.
+    /// The unit is completely or partly on smaller pages.
     Small,
-    /// Not at all.
+    /// No page of the unit is in the cache.
     Absent,
-    /// The kernel does not tell this user.
+    /// The kernel does not report the pages to this user.
     Unknown,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// The places of its states among those of the file.
+    /// Returns the places of its states among those of the file.
     pub(crate) fn states(&self) -> Range<usize> {
         self.first_state..self.first_state + (self.units.end - self.units.start) as usize
     }
@@ -177,7 +177,7 @@ impl Window {
         Ok(())
     }
 
-    /// The units that have pages in the cache. None if the kernel does not tell.
+    /// Returns the units that have pages in the cache. None if the kernel does not tell.
     fn stuck(
         &self,
         work: &Work<'_>,
@@ -209,7 +209,7 @@ impl Window {
         Ok(())
     }
 
-    /// The units that were not huge before, to be touched.
+    /// Returns the units that were not huge before, to be touched.
     pub(crate) fn to_touch(
         &self,
         work: &Work<'_>,
@@ -259,7 +259,7 @@ impl Window {
         ((self.units.end - self.units.start) * UNIT) as usize
     }
 
-    /// The bytes of the file that are these units of the window.
+    /// Returns the bytes of the file that are these units of the window.
     fn bytes_of(&self, units: &Range<usize>) -> Range<u64> {
         let first = self.units.start;
         (first + units.start as u64) * UNIT..(first + units.end as u64) * UNIT
@@ -284,12 +284,12 @@ impl Touch {
     }
 }
 
-/// The bytes of a unit in the mapping of a window.
+/// Returns the bytes of a unit in the mapping of a window.
 fn unit(index: usize) -> Range<usize> {
     index * UNIT as usize..(index + 1) * UNIT as usize
 }
 
-/// The units that are not huge.
+/// Returns the units that are not huge.
 fn left(states: &[UnitState]) -> Vec<usize> {
     let left = states.iter().enumerate().filter(|(_, state)| **state != UnitState::Huge);
     left.map(|(index, _)| index).collect()

@@ -1,7 +1,8 @@
-//! Whose quota and whose share of connections a user counts for.
+//! Accounts: the users whose quotas and whose shares of connections a user counts for.
 //!
-//! `/etc/subuid` gives a user ranges of numbers that it may become in user namespaces of its own, 65,536 as a rule. All
-//! of a range count as their owner. A range of root's is for containers, and counts as one user that is not root.
+//! `/etc/subuid` gives a user ranges of user numbers for user namespaces, usually 65,536 numbers.
+//! All numbers of a range count as their owner. A range of root's is for containers, and counts as
+//! one user that is not root.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,20 +17,20 @@ use hugekit_sys::input;
 const RANGES: &str = "/etc/subuid";
 const USERS: &str = "/etc/passwd";
 
-/// Bytes that either file has at most.
+/// The highest length of either file in bytes.
 const LONGEST: u64 = 16 << 20;
 
-/// Which users count as one.
+/// The account of each user.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    /// Users that count as themselves, because the administrator has named them.
+    /// Users that count as themselves, because the administrator has given them quotas.
     named: BTreeSet<u32>,
     ranges: Vec<IdRange>,
-    /// Which version of the file the ranges are from.
+    /// The version of the file from which the ranges were read.
     version: Option<FileVersion>,
 }
 
-/// Number, length and time of the last change of a file.
+/// The version of a file: inode number, length and time of the last change.
 type FileVersion = (u64, u64, SystemTime);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ impl Accounts {
         Self { named, ..Self::default() }
     }
 
-    /// The account of a user: a user's number.
+    /// Returns the account of a user, which is a user's number.
     pub(crate) fn account_of(&self, uid: u32) -> u32 {
         let has =
             |range: &&IdRange| uid.checked_sub(range.first).is_some_and(|nth| nth < range.count);

@@ -6,7 +6,7 @@ use hugekit::pool::Backing;
 use serde::de::{Error, Visitor};
 use serde::{Deserializer, Serializer};
 
-/// An argument that names a backing.
+/// Returns an argument that names a backing.
 #[cfg(feature = "clap")]
 pub fn backing_parser() -> impl clap::builder::TypedValueParser<Value = Backing> {
     use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};

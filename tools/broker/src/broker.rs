@@ -1,9 +1,9 @@
-//! The one thread that serves: it waits for what comes next, and for nothing else.
+//! The broker's one thread. It waits for the next event, and for nothing else.
 //!
-//! Each turn: what ended is counted, clients are answered, free memory is looked at, units are begun that are wanting,
-//! and then `poll(2)` waits for a client, the end of a process or of a lease, a signal, or the next moment at which
-//! something is due. Nothing that takes longer than the answer itself stands between a client's request and a unit that
-//! is ready.
+//! In each turn, the thread counts ended leases and processes, answers clients, reads the free
+//! memory, and begins missing units. Then `poll(2)` waits for a client, the end of a process or of
+//! a lease, a signal, or the next time limit. No work that lasts longer than an answer stands
+//! between a client's request and a ready unit.
 
 mod room;
 
@@ -43,39 +43,41 @@ use crate::seats::{Seat, displaced};
 use crate::unit::{ClientId, EndingProcesses, FillingUnit, Outcome, Ready, not_populated, refused};
 use crate::watch::{self, Watched, Watches};
 
-/// Clients that are accepted in one turn: others are answered in between.
+/// The highest number of clients that are accepted in one turn. Other clients are answered between
+/// turns.
 const ACCEPTED_AT_ONCE: usize = 32;
 
-/// The interval of looks at free memory, while it is short or ended leases are not back.
+/// The interval of reads of the free memory, while it is short or ended leases have not returned.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The pause of accepting after a connection could not be accepted for want of descriptors.
+/// The pause before the next accept, after a connection could not be accepted because no descriptor
+/// was free.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
 
-/// The longest and the first pause of populating after it failed: twice as long each time.
+/// The longest and the first pause after populating failed. The pause doubles each time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The time without a new unit after one was given: the client starts its program now, and a filler would take
-/// memory bandwidth from it. QEMU takes 20 ms.
+/// The time without a new unit after a unit was leased. The client starts its program now, and a
+/// filler would use memory bandwidth that the program needs. QEMU needs 20 ms.
 const SETTLING: Duration = Duration::from_millis(25);
 
-/// Leases that a user sees of its own.
+/// The highest number of its own leases that a user sees.
 const ROWS_OF_USER: usize = 64;
 
-/// Descriptors that the broker needs beside those of units, images and clients.
+/// Descriptors that the broker needs besides those of units, images and clients.
 const DESCRIPTORS: u64 = 64;
 
-/// Descriptors of a load: the connection, the file, the process and the pipe from that.
+/// Descriptors of a load: the connection, the file, the process and its pipe.
 const OF_LOAD: u64 = 4;
 
-/// A client that was accepted.
+/// An accepted client.
 #[derive(Debug)]
 struct Client {
     connection: Connection,
-    /// Whose quota and whose share it counts for.
+    /// The account that the client counts for.
     account: u32,
-    /// The request that it waits for.
+    /// The request for which the client waits.
     request: Option<LeaseRequest>,
 }
 
@@ -86,7 +88,7 @@ struct LeaseRequest {
     wait: Duration,
 }
 
-/// A broker that listens.
+/// A listening broker.
 #[derive(Debug)]
 pub struct Broker {
     options: BrokerOptions,
@@ -100,7 +102,8 @@ pub struct Broker {
     may_raise: bool,
     clients: BTreeMap<ClientId, Client>,
     next_client: ClientId,
-    /// When each account was given something last, in turns: of those who wait, the longest ago is next.
+    /// The turn at which each account last got a unit or an image. Among waiting accounts, the
+    /// account with the oldest turn is next.
     served: BTreeMap<u32, u64>,
     ready: VecDeque<Ready>,
     filling: Vec<FillingUnit>,
@@ -108,25 +111,27 @@ pub struct Broker {
     images: Images,
     loading: Vec<Loading>,
     ledger: Ledger,
-    /// Free and taken pages, as of the last turn.
+    /// Free and used pages at the last turn.
     memory: MemoryState,
     given: u64,
     failures: u64,
     last_failure: Option<Refusal>,
     pause: Duration,
     fill_from: Instant,
-    /// When units may be begun ahead again, while no client waits.
+    /// The time from which units may be begun ahead again, while no client waits.
     settled_from: Instant,
     accept_from: Instant,
-    /// True if the log has that memory is too short for a unit, since the last one was begun.
+    /// True if the log already reports that memory is too short for a unit, since the last unit was
+    /// begun.
     has_warned: bool,
 }
 
 impl Broker {
-    /// Listens. Units are populated from here on, as [`run`](Self::run) gets to it.
+    /// Listens at a socket. [`run`](Self::run) then populates units.
     ///
     /// # Errors
-    /// [`BrokerError`]: another broker listens there, the socket cannot be made, or the options make no sense.
+    /// [`BrokerError`] if another broker listens at the socket, if the socket cannot be made, or if
+    /// the options are invalid.
     pub fn start(
         socket: &Path,
         mut options: BrokerOptions,
@@ -171,11 +176,11 @@ impl Broker {
         })
     }
 
-    /// Serves until SIGTERM, SIGINT or SIGHUP comes. Clients that wait are told then, units that no client has go back
-    /// to the kernel, and leases go on.
+    /// Serves until SIGTERM, SIGINT or SIGHUP. The broker then notifies waiting clients, and
+    /// returns units without a client to the kernel. Leases continue.
     ///
     /// # Errors
-    /// The kernel refuses what can only be refused for want of memory.
+    /// [`BrokerError::Kernel`] if a system call fails for lack of memory.
     pub fn run(mut self) -> Result<(), BrokerError> {
         self.notices.send("READY=1");
         loop {
@@ -198,7 +203,7 @@ impl Broker {
         }
     }
 
-    /// 0 if there are no units.
+    /// Returns the size of a unit; 0 if there are no units.
     fn unit_bytes(&self) -> u64 {
         self.options.unit_bytes()
     }
@@ -207,7 +212,7 @@ impl Broker {
         self.options.backing
     }
 
-    /// Takes note of units that are populated, or cannot be.
+    /// Records units that are populated, or that cannot be populated.
     fn advance(&mut self) {
         for filling in std::mem::take(&mut self.filling) {
             match filling.step() {
@@ -227,8 +232,8 @@ impl Broker {
         }
     }
 
-    /// Takes note of leases that have come to an end, and of what that has given back, before a request is heard: its
-    /// user may have ended one of its own for it.
+    /// Records leases that have ended, and the memory that they returned. This happens before a
+    /// request is read, because a user may have ended a lease for this request.
     fn note_ended(&mut self) {
         let before = self.memory.elsewhere(self.known());
         for watched in self.watches.gone().unwrap_or_default() {
@@ -248,7 +253,7 @@ impl Broker {
         self.ledger.reconcile(self.memory.elsewhere(self.known()), Instant::now());
     }
 
-    /// Memory that is taken and that the broker knows of.
+    /// Returns the used memory that the broker has accounted for.
     fn known(&self) -> u64 {
         let ending = self.ending.iter().filter(|ending| ending.memory.is_some()).count();
         let units = self.ready.len() + self.filling.len() + ending;
@@ -265,8 +270,9 @@ impl Broker {
         }
     }
 
-    /// Answers waiting clients at once: their unit may never come. If the unit was for one client alone, for example
-    /// because its own group has too little memory, only that client is answered.
+    /// Answers waiting clients at once, because their unit may never come. If the unit was for one
+    /// client, for example because its own group has too little memory, only that client is
+    /// answered.
     fn failed(&mut self, refusal: Refusal, client: Option<ClientId>) {
         tracing::warn!("{refusal}");
         self.failures += 1;
@@ -281,7 +287,7 @@ impl Broker {
         }
     }
 
-    /// Clients that wait, in the order in which they are served.
+    /// Returns the waiting clients, in the order in which they are served.
     fn waiting(&self) -> Vec<ClientId> {
         let waits = |(&id, client): (&ClientId, &Client)| {
             client.request.as_ref()?;
@@ -292,7 +298,7 @@ impl Broker {
         waiting.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Gives what is ready to those who wait.
+    /// Leases ready units to waiting clients.
     fn serve(&mut self) {
         while let Some(unit) = self.ready.front() {
             let next = unit.client.or_else(|| self.waiting().first().copied());
@@ -305,8 +311,8 @@ impl Broker {
         }
     }
 
-    /// Gives a unit away. It is the client's from the moment at which the message is sent; what cannot be sent was
-    /// never any client's.
+    /// Leases a unit. The unit belongs to the client from the moment at which the message is sent.
+    /// If the message cannot be sent, no client ever had the unit.
     fn lease_out(&mut self, id: ClientId, unit: Ready) {
         let client = self.clients.remove(&id).expect("it waits");
         let request = client.request.expect("it waits");
@@ -339,7 +345,7 @@ impl Broker {
         }
     }
 
-    /// Makes a unit the client's own: to be watched, and as the descriptor that it gets.
+    /// Prepares a unit for its client: watches its file, and makes the client's descriptor.
     fn prepare(
         &mut self,
         memory: &MemoryFile,
@@ -350,7 +356,7 @@ impl Broker {
         Ok((self.watches.add(memory)?, file))
     }
 
-    /// Tells a client that its unit cannot be made its own.
+    /// Notifies a client that its unit cannot be prepared.
     fn not_given(&mut self, errno: Errno, claim: Claim, connection: &Connection, unit: Ready) {
         self.ledger.withdraw(claim);
         let refusal = refused(&errno.into());
@@ -358,7 +364,7 @@ impl Broker {
         self.keep(unit);
     }
 
-    /// Takes back what no client has got.
+    /// Takes back a unit that no client got.
     fn keep(&mut self, unit: Ready) {
         if unit.client.is_none() {
             self.ready.push_front(unit);
@@ -374,7 +380,7 @@ impl Broker {
         let _ = client.connection.answer(&Answer::Refused(refusal), None);
     }
 
-    /// Answers those whose time is over.
+    /// Answers clients whose time is over.
     fn expire(&mut self) {
         for (before, id) in self.waiting().into_iter().enumerate() {
             let request = self.clients[&id].request.as_ref().expect("it waits");
@@ -401,7 +407,7 @@ impl Broker {
         self.filling.iter().map(present).max().unwrap_or(0)
     }
 
-    /// Returns why no unit can be begun, if none can.
+    /// Returns the reason why no unit can be begun; `None` if one can.
     fn shortage(&self) -> Option<Refusal> {
         self.no_pages().filter(|_| self.filling.is_empty())
     }
@@ -419,7 +425,7 @@ impl Broker {
         })
     }
 
-    /// Begins what is wanting, and hurries what clients wait for.
+    /// Begins missing units, and speeds up units for which clients wait.
     fn fill(&mut self) {
         let waiting = self.waiting();
         match self.options.charge {
@@ -437,7 +443,7 @@ impl Broker {
         }
     }
 
-    /// Begins a unit for this client alone, charged to its own group.
+    /// Begins a unit for this client only, charged to its own group.
     fn fill_for(&mut self, id: ClientId) {
         let Client { account, connection, .. } = &self.clients[&id];
         let account = *account;
@@ -452,7 +458,7 @@ impl Broker {
         self.start_unit(Some((id, account)), charged, true);
     }
 
-    /// The payer of memory that belongs to no single client.
+    /// Returns the payer of memory that belongs to no single client.
     fn charged(&self) -> Charged {
         match &self.options.charge {
             Charge::Group(group) => Charged::to_group(group.clone()),
@@ -515,7 +521,8 @@ impl Broker {
         Ok((memory, filler))
     }
 
-    /// A client waits: what populates in the background gets help, and its own priority back.
+    /// Speeds up units because a client waits: processes that populate in the background get help,
+    /// and the usual priority.
     fn hurry(&mut self) {
         let (command, node, groups) = (&self.filler, self.options.node, self.charged().groups);
         let thp = self.backing().is_transparent();
@@ -530,7 +537,7 @@ impl Broker {
         }
     }
 
-    /// When something is due that no descriptor tells.
+    /// Returns the time until the next time limit that no descriptor reports.
     fn due(&self) -> Option<Duration> {
         let now = Instant::now();
         let clients = self.clients.values().map(|client| match &client.request {
@@ -548,7 +555,7 @@ impl Broker {
         Some(due.saturating_duration_since(now))
     }
 
-    /// Waits for what comes next and takes it; whether a signal came.
+    /// Waits for the next event and handles it. Returns true if a signal came.
     fn wait(&mut self) -> Result<bool, BrokerError> {
         let ready = self.poll()?;
         let [signal, leases, listener, ..] = ready[..] else { return Ok(false) };
@@ -565,8 +572,8 @@ impl Broker {
         Ok(signal)
     }
 
-    /// Signals, leases, listener, then the clients in their order: whether each is ready. Processes that populate are
-    /// waited for too, and asked in the next turn.
+    /// Returns true for each ready descriptor: signals, leases, the listener, then the clients in
+    /// their order. The call also waits for populating processes, which the next turn inspects.
     fn poll(&self) -> Result<Vec<bool>, BrokerError> {
         let accepts = self.accept_from <= Instant::now();
         let heard = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
@@ -613,7 +620,7 @@ impl Broker {
         }
     }
 
-    /// Closes a connection without a request, if there is one, for its descriptor.
+    /// Closes a connection without a request, if there is one, to free its descriptor.
     fn spare_descriptor(&mut self) -> bool {
         let silent: Vec<_> =
             self.seats(|_| true).into_iter().filter(|seat| seat.is_silent).collect();
@@ -639,7 +646,8 @@ impl Broker {
         let _ = connection.answer(&Answer::Refused(refusal), None);
     }
 
-    /// Returns whether there is room for one more client of an account, if need be in the place of another one.
+    /// Returns true if there is room for one more client of an account. The call may disconnect
+    /// another client for it.
     fn make_room(&mut self, account: u32) -> bool {
         let limits = self.options.limits;
         let own = self.seats(|of| of == account);
@@ -654,7 +662,7 @@ impl Broker {
         goes.inspect(|&id| self.refuse(id, limits.busy())).is_some()
     }
 
-    /// The connections of some accounts, the oldest first.
+    /// Returns the connections of some accounts, the oldest first.
     fn seats(&self, is_of: impl Fn(u32) -> bool) -> Vec<Seat> {
         let clients = self.clients.iter().filter(|(_, client)| is_of(client.account));
         let seat = |(&id, client): (&ClientId, &Client)| Seat {
@@ -665,7 +673,7 @@ impl Broker {
         clients.map(seat).collect()
     }
 
-    /// A client said something, or is gone.
+    /// Reads a message of a client, or finds that the client is gone.
     fn hear(&mut self, id: ClientId) {
         let client = &self.clients[&id];
         match (client.connection.receive(), &client.request) {
@@ -702,7 +710,7 @@ impl Broker {
         }
     }
 
-    /// Answers a client that has asked for what needs no waiting.
+    /// Answers a client whose request needs no waiting.
     fn answer(&mut self, id: ClientId, answer: &Answer, file: Option<BorrowedFd<'_>>) {
         let client = self.clients.remove(&id).expect("it spoke");
         if let Err(errno) = client.connection.answer(answer, file) {
@@ -733,7 +741,7 @@ impl Broker {
         }
     }
 
-    /// Has a process load an image, if the client may have one more.
+    /// Starts a process that loads an image, if the client may load one more.
     fn request_load(&mut self, id: ClientId, load: &Load) {
         // Its user may have ended what has an image that was dropped, since the last look.
         self.note_ended();
@@ -774,7 +782,7 @@ impl Broker {
         self.ledger.claim(account, load.most)
     }
 
-    /// Checks that there is memory for an image beside those that are being loaded.
+    /// Checks that there is memory for an image besides the images that are being loaded.
     fn check_memory(&self, asked: u64, payer: Option<u32>) -> Result<(), Refusal> {
         let available = memory_state::available(&self.root, payer);
         let claimed = self.loading.iter().map(Loading::claimed).sum();
@@ -801,7 +809,7 @@ impl Broker {
         }
     }
 
-    /// Takes note of an image that is loaded, or cannot be.
+    /// Records an image that is loaded, or that cannot be loaded.
     fn loaded(&mut self, loaded: Loaded) {
         let Loaded { connection, name, is_for_all, claim, outcome, .. } = loaded;
         let kept = outcome.and_then(|(image, huge)| {
@@ -824,7 +832,7 @@ impl Broker {
         let _ = connection.answer(&answer, None);
     }
 
-    /// Watches for the end of an image's file, and looks at what it is.
+    /// Watches for the end of an image's file, and inspects the file.
     fn watch_image(
         &mut self,
         image: &Image,
@@ -845,7 +853,7 @@ impl Broker {
         self.abandon(id);
     }
 
-    /// Ends what was begun for a client alone.
+    /// Ends work that was begun for one client only.
     fn abandon(&mut self, id: ClientId) {
         let is_its = |filling: &mut FillingUnit| filling.client.is_some_and(|(of, _)| of == id);
         self.ending.extend(self.filling.extract_if(.., is_its).map(FillingUnit::abandon));
@@ -873,8 +881,9 @@ impl Broker {
         }
     }
 
-    /// The status, with the leases that a client may see: root and the broker's own user see all, others the oldest of
-    /// their own. An answer that its client does not read is kept by the kernel, at the expense of the broker's group.
+    /// Returns the status, with the leases that a client may see. Root and the broker's own user
+    /// see all leases; other users see the oldest of their own. If the client does not read the
+    /// answer, the kernel keeps the answer, charged to the broker's group.
     fn status_for(&self, id: ClientId) -> Status {
         let Client { account, connection, .. } = &self.clients[&id];
         let sees_all = sees_all(connection.uid());
@@ -905,12 +914,12 @@ impl Broker {
     }
 }
 
-/// Returns whether a user sees what all users have: root and the broker's own user.
+/// Returns true if a user sees the leases of all users. Only root and the broker's own user do.
 fn sees_all(uid: u32) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&uid)
 }
 
-/// Checks that the options make sense on this machine.
+/// Checks that the options are valid on this machine.
 fn check(options: &BrokerOptions) -> Result<(), BrokerError> {
     if let Some(unit) = options.unit {
         let made = MemoryFile::create("lease", unit as usize, options.backing);
@@ -926,7 +935,8 @@ fn check(options: &BrokerOptions) -> Result<(), BrokerError> {
     }
 }
 
-/// The limits, with as many connections as this process may have descriptors for: as many as it may raise that to.
+/// Returns the limits. The number of connections is reduced to the descriptors that this process
+/// may have, after it raised this limit.
 fn fitting(options: &BrokerOptions) -> Limits {
     let most = raise_descriptor_limit();
     // The connection, and where a unit is populated for it alone, the file, the process and the pipe from that.
@@ -940,8 +950,9 @@ fn fitting(options: &BrokerOptions) -> Limits {
     limits
 }
 
-/// Makes the client's user the owner: it may open the file again, by its own `/proc/self/fd`, and no other user may. The
-/// mode was set before: who has given a file away may not change it any more without a further capability.
+/// Makes the client's user the owner of the file. Then this user may open the file again, by its
+/// own `/proc/self/fd`, and no other user may. The mode was set before, because a process that has
+/// given a file away needs a further capability to change its mode.
 fn give_ownership(file: BorrowedFd<'_>, connection: &Connection) -> rustix::io::Result<()> {
     let peer = &connection.peer;
     if !rustix::process::geteuid().is_root() {

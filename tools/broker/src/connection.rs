@@ -1,4 +1,4 @@
-//! One client: a connection of one request and one answer, neither of which is waited for.
+//! One client: a connection with one request and one answer. The broker never waits for the client.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,7 +13,8 @@ use rustix::net::{
     SocketFlags, accept_with, recvmsg, sendmsg,
 };
 
-/// A client. The connection is closed with this value; what was sent can still be received then.
+/// A client. The connection is closed when this value is dropped; the client can still receive sent
+/// messages then.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
@@ -26,14 +27,14 @@ pub(crate) struct Connection {
 pub(crate) enum ClientMessage {
     Nothing,
     Request(Request),
-    /// Bytes that are no message.
+    /// Bytes that are not a valid message.
     Nonsense(Malformed),
-    /// It is gone, or as good as that.
+    /// The client is gone, or cannot be used any more.
     Gone,
 }
 
 impl Connection {
-    /// The next client that waits; `None` if there is none.
+    /// Returns the next waiting client; `None` if there is none.
     pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match accept_with(listener, flags) {
@@ -57,8 +58,8 @@ impl Connection {
         self.socket.as_fd()
     }
 
-    /// Reads one message. Descriptors that came with it were never received: there is no room for them. A load stays
-    /// in the queue, with its descriptors, for the process that loads.
+    /// Reads one message. Descriptors that came with the message are dropped, because the call has
+    /// no room for them. A load stays in the queue, with its descriptors, for the loading process.
     pub(crate) fn receive(&self) -> ClientMessage {
         match self.read(RecvFlags::PEEK) {
             ClientMessage::Request(load @ Request::Load(_)) => ClientMessage::Request(load),
@@ -67,8 +68,8 @@ impl Connection {
         }
     }
 
-    /// Takes a load out of the queue that no process receives: a connection that is closed before would not bring its
-    /// answer to every client.
+    /// Removes a load from the queue that no process receives. Without this, the close of the
+    /// connection would discard the answer for some clients.
     pub(crate) fn discard(&self) {
         let _ = self.read(RecvFlags::empty());
     }
@@ -90,19 +91,20 @@ impl Connection {
         }
     }
 
-    /// The user and the group whose rights the client has, if they are not this process's.
+    /// Returns the user and the group whose rights the client has; `None` if they are this
+    /// process's own.
     pub(crate) fn owner(&self) -> Option<(u32, u32)> {
         let is_own = self.peer.uid == rustix::process::geteuid().as_raw();
         (!is_own).then_some((self.peer.uid, self.peer.gid))
     }
 
-    /// Sends the answer, if the client takes it now.
+    /// Sends the answer, if the client's queue has room now.
     pub(crate) fn answer(&self, answer: &Answer, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         send(&self.socket, &answer.to_message(), file)
     }
 }
 
-/// Sends one message, all of it or nothing.
+/// Sends one message, completely or not at all.
 pub(crate) fn send(
     socket: impl AsFd,
     message: &[u8],

@@ -1,4 +1,4 @@
-//! Why a broker does not start, or ends.
+//! Errors that prevent or end a broker.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use hugekit_sys::Remedy;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokerError {
-    /// Another broker listens there.
+    /// Another broker listens at the socket.
     #[error("another broker listens at {}{}", socket.display(), Remedy(self.remedy()))]
     Running {
         /// The path of the socket.
         socket: PathBuf,
     },
-    /// The socket cannot be made there.
+    /// The socket cannot be made at this path.
     #[error("cannot listen at {}{}", socket.display(), Remedy(self.remedy()))]
     Socket {
         /// The path of the socket.
@@ -24,29 +24,30 @@ pub enum BrokerError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// The size of a unit makes no sense, or the kernel has no such pages.
+    /// The size of a unit is invalid, or the kernel has no such pages.
     #[error("units of this size cannot be made")]
     Unit(#[source] LeaseError),
-    /// The control group to be charged cannot be used.
+    /// The control group that would be charged cannot be used.
     #[error("no process can be placed in the control group {}{}", group.display(), Remedy(self.remedy()))]
     Group {
-        /// Its directory.
+        /// The directory of the group.
         group: PathBuf,
         /// The kernel's error.
         source: io::Error,
     },
-    /// Any other refusal of the kernel.
+    /// The kernel refused another system call.
     #[error("{call} failed")]
     Kernel {
         /// The system call.
         call: &'static str,
-        /// Its error.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl BrokerError {
-    /// Returns what an administrator or the caller can do about it.
+    /// Returns a step by which an administrator or the caller can prevent this error; `None` if no
+    /// step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {

@@ -1,4 +1,5 @@
-//! The process that populates a unit: what the kernel's OOM killer ends, and what a control group is charged for.
+//! The process that populates a unit. The kernel's OOM killer may end this process, and its control
+//! group is charged.
 
 use std::fs;
 use std::io::Write;
@@ -14,25 +15,26 @@ use hugekit_sys::thread::cpu_time;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-/// The orders to the process. Its standard input is the file.
+/// The orders to the process that populates a unit. Its standard input is the file.
 #[derive(Clone, Debug, Default)]
 pub struct Fill {
-    /// By one thread that rests, of the lowest priority that it can be raised from, instead of as many as pay off.
+    /// True for one thread with rests, of the lowest priority that can be raised again. False for
+    /// as many threads as are useful.
     pub background: bool,
-    /// On transparent huge pages, if the file is shared memory.
+    /// True for transparent huge pages, if the file is shared memory.
     pub thp: bool,
-    /// The node that the pages come from.
+    /// The NUMA node of the pages.
     pub node: Option<u32>,
-    /// Directories of control groups that the process joins before.
+    /// Directories of control groups that the process joins first.
     pub groups: Vec<PathBuf>,
 }
 
 /// The outcome of the process, as its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// All of it is populated, charged to the groups.
+    /// All of the file is populated, charged to the groups.
     Populated,
-    /// All of it is populated, but it could not join the groups.
+    /// All of the file is populated, but the process could not join the groups.
     NotJoined,
     /// The kernel refused.
     Refused(Errno),
@@ -56,8 +58,8 @@ impl End {
     }
 }
 
-/// Populates the file that is standard input, writes to standard output how many bytes of it are on huge pages, and
-/// returns the exit code that the broker understands.
+/// Populates the file that is standard input. Writes the number of bytes on huge pages to standard
+/// output, and returns the exit code for the broker.
 #[must_use]
 pub fn fill(told: &Fill) -> u8 {
     prepare(told.background);
@@ -73,7 +75,8 @@ pub fn fill(told: &Fill) -> u8 {
     }
 }
 
-/// Ends with the broker, before it if memory is short, and gives way to other programs.
+/// Makes this process end with the broker, be the first victim if memory is short, and give way to
+/// other programs.
 pub(crate) fn prepare(background: bool) {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
@@ -82,7 +85,7 @@ pub(crate) fn prepare(background: bool) {
     }
 }
 
-/// In version 2 "0" is the process that writes; in version 1 too.
+/// Joins a control group. The text "0" means the writing process, in version 1 and in version 2.
 pub(crate) fn join(group: &Path) -> std::io::Result<()> {
     fs::write(group.join("cgroup.procs"), "0")
 }
@@ -101,16 +104,18 @@ fn populate(told: &Fill) -> Result<u64, LeaseError> {
     memory.populate(&PopulateOptions::new().progress(&rest), told.node)
 }
 
-/// The time that a filler of the stock rests after each chunk, as a multiple of the time that it worked.
+/// The time that a filler in the background rests after each chunk, as a multiple of its working
+/// time.
 ///
-/// The lowest priority keeps it off CPUs that other programs want, but not off the memory that they share: clearing
-/// without a pause took 43 % of the bandwidth of a program on another CPU (docs/decisions/0024-lease.md). A client that
-/// waits is not slowed down: another process, which does not rest, populates beside this one then.
+/// The lowest priority keeps the filler off CPUs that other programs need, but not off the memory
+/// that they share: clearing without rests used 43 % of the bandwidth of a program on another CPU
+/// (docs/decisions/0024-lease.md). A waiting client is not slowed down, because another process,
+/// which does not rest, then helps to populate.
 const REST: u32 = 3;
 
 /// Work and rest of the one thread that populates.
 struct FillPace {
-    /// CPU time of the thread when the last rest ended: what it was kept waiting for is no work.
+    /// CPU time of the thread at the end of the last rest. Time that the thread waited is not work.
     worked: Mutex<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! Processes that populate, as the broker sees them.
+//! Populating processes, as the broker sees them.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -15,16 +15,17 @@ use crate::fill::{End, Fill};
 use crate::load::LoadOrder;
 use crate::priority;
 
-/// The program that populates a unit, and its first arguments: it calls [`fill`](crate::fill()).
+/// The program that populates a unit, and its first arguments. The program calls
+/// [`fill`](crate::fill()).
 #[derive(Clone, Debug)]
 pub struct FillCommand {
-    /// The program.
+    /// The path of the program.
     pub program: PathBuf,
-    /// Its arguments, before those of [`Fill`].
+    /// The arguments before those of [`Fill`].
     pub arguments: Vec<OsString>,
 }
 
-/// A process that populates a file. It ends when this value does.
+/// A process that populates a file. A drop ends the process.
 #[derive(Debug)]
 pub(crate) struct Filler {
     child: Child,
@@ -35,7 +36,7 @@ pub(crate) struct Filler {
 /// The result of a process that populated all of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Filled {
-    /// It had joined the groups that it was told of.
+    /// True if the process had joined its groups.
     pub(crate) joined: bool,
     /// Bytes that are on huge pages.
     pub(crate) huge: u64,
@@ -99,12 +100,12 @@ impl Filler {
         Ok(Self { child, ended })
     }
 
-    /// Has it end soon.
+    /// Requests the end of the process.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
     }
 
-    /// A client waits.
+    /// Raises the priority of the process, because a client waits.
     pub(crate) fn raise(&self) {
         let _ = priority::raise(pid(&self.child));
     }
@@ -113,7 +114,7 @@ impl Filler {
         self.ended.as_fd()
     }
 
-    /// Returns the outcome, if the process has ended: its result, or why nothing is populated.
+    /// Returns the outcome, if the process has ended: its result, or the reason of its failure.
     pub(crate) fn outcome(&mut self) -> io::Result<Option<Result<Filled, Refusal>>> {
         let Some(status) = self.child.try_wait()? else { return Ok(None) };
         let refused = |errno: i32, signal: i32| {
@@ -141,7 +142,7 @@ impl Filler {
         Ok(Some(answer.filter(|_| status.success()).unwrap_or(ended)))
     }
 
-    /// Reads the last words of the process: all of them are in the pipe.
+    /// Reads the last message of the process. All of it is in the pipe.
     fn huge(&mut self) -> u64 {
         let mut said = [0; 8];
         let read = self.child.stdout.as_mut().map(|stdout| stdout.read_exact(&mut said));
@@ -159,7 +160,8 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id() as i32).expect("no process has the number 0")
 }
 
-/// Kills a child. A child that cannot die now, because its control group is frozen, is left to the kernel.
+/// Kills a child. A child that cannot end now, because its control group is frozen, is left to the
+/// kernel.
 fn kill_child(child: &mut Child) {
     let _ = child.kill();
     let _ = child.try_wait();

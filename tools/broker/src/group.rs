@@ -1,4 +1,4 @@
-//! Control groups of clients, which a process that populates joins.
+//! Control groups of clients, which a populating process joins.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use hugekit_machine::cgroup::Cgroups;
 
 use crate::connection::Connection;
 
-/// The groups that a process which populates joins, and whose group the kernel charges then.
+/// The groups that a populating process joins, and the payer that the kernel then charges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Charged {
     /// Directories of control groups.
@@ -38,10 +38,11 @@ impl Charged {
         charged
     }
 
-    /// Charges the groups of a process of that user. The process's number may be another user's by now.
+    /// Charges the groups of a process of that user. The number may belong to another user's
+    /// process by now.
     ///
-    /// The process that populates joins all groups of the client that may count or stop it. The client pays if the group
-    /// of the controller that counts this memory is one of them.
+    /// The populating process joins all groups of the client that may count or stop it. The client
+    /// pays if the group of the controller that counts this memory is one of them.
     fn to_process(root: &Root, pid: u32, uid: u32, controller: &str) -> Self {
         let pid = pid.cast_signed();
         let groups = (owner(root, pid) == Some(uid)).then(|| Cgroups::of(root, pid).ok()).flatten();
@@ -57,7 +58,7 @@ impl Charged {
     }
 }
 
-/// The effective user of a process.
+/// Returns the effective user of a process.
 fn owner(root: &Root, pid: i32) -> Option<u32> {
     let status = root.read(format!("/proc/{pid}/status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -83,7 +84,7 @@ mod tests {
         (folder, root)
     }
 
-    /// Whom memory of process 7 is charged to, by these files.
+    /// Returns the payer of memory of process 7, according to these files.
     fn charged(cgroup: &str, mounts: &str) -> (Vec<String>, Payer) {
         let (folder, root) = machine(cgroup, mounts);
         let Charged { groups, payer } = Charged::to_process(&root, 7, 1000, "memory");

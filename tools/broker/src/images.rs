@@ -1,8 +1,9 @@
-//! The images that the broker holds, by the account that has loaded them and by name.
+//! The images that the broker holds, by name and by the account that has loaded them.
 //!
-//! Each account has its own names, so no user can take a name away from another or stand in for its image. Images for
-//! all users come from the broker's own user only. An image that was dropped counts against its account's quota until
-//! its file is gone: until no process has a descriptor or a mapping of it.
+//! Each account has its own names, so no user can take a name away from another user or replace the
+//! image of another user. Only the broker's own user loads images for all users. A dropped image
+//! counts against its account's quota until its file is gone: until no process has a descriptor or
+//! a mapping of the file.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -14,21 +15,21 @@ use hugekit_lease::protocol::{ImageFacts, ImageName, ImageRow, MOST_IMAGES, Refu
 use crate::ledger::Claim;
 use crate::watch::Watched;
 
-/// Images of one account.
+/// The highest number of images of one account.
 const MOST_OF_USER: usize = 64;
 
-/// Images of all accounts but root's.
+/// The highest number of images of all accounts except root's.
 const MOST_OF_OTHERS: usize = MOST_IMAGES - MOST_OF_USER;
 
-/// Who asks.
+/// The user that requests a list of images.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Viewer {
     pub(crate) account: u32,
-    /// Root and the broker's own user.
+    /// True for root and for the broker's own user.
     pub(crate) sees_all: bool,
 }
 
-/// An image that was loaded.
+/// A loaded image.
 #[derive(Debug)]
 pub(crate) struct HeldImage {
     pub(crate) name: ImageName,
@@ -40,7 +41,7 @@ pub(crate) struct HeldImage {
     pub(crate) since: Instant,
 }
 
-/// The images that the broker holds, and those that it has dropped and that processes still have.
+/// The images that the broker holds, and dropped images that processes still use.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
     held: BTreeMap<Watched, (HeldImage, Image)>,
@@ -48,7 +49,8 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Returns why an account may load no further image of that name, while others are `loading`; `None` if it may.
+    /// Returns the reason why an account may load no further image of that name, while others are
+    /// `loading`; `None` if it may.
     pub(crate) fn refusal(
         &self,
         account: u32,
@@ -76,7 +78,8 @@ impl Images {
         self.held.insert(watched, (held, image));
     }
 
-    /// The image of a name that an account may have, opened again: its own, or else one for all users.
+    /// Opens the image of a name that an account may use: the account's own image, or else an image
+    /// for all users.
     pub(crate) fn open(
         &self,
         account: u32,
@@ -94,8 +97,8 @@ impl Images {
         self.held.iter().find(|(_, (held, _))| is_it(held)).map(|(&watched, _)| watched)
     }
 
-    /// Holds an image no longer: one of the viewer's own, or any other's of which it sees only one of this name. Whether
-    /// there was one.
+    /// Drops an image: the viewer's own, or another account's if the viewer sees only one image of
+    /// this name. Returns true if there was an image.
     pub(crate) fn drop(&mut self, viewer: Viewer, name: ImageName) -> bool {
         let mut others = self.held.iter().filter(|(_, (held, _))| held.name == name);
         let other = match (others.next(), others.next()) {
@@ -111,12 +114,12 @@ impl Images {
         true
     }
 
-    /// The claim of an image whose file is gone, to be withdrawn.
+    /// Returns the claim of an image whose file is gone, to be withdrawn.
     pub(crate) fn record_end(&mut self, watched: Watched) -> Option<Claim> {
         self.dropped.remove(&watched).map(|held| held.claim)
     }
 
-    /// The images that a viewer may see, the oldest first.
+    /// Returns the images that a viewer may see, the oldest first.
     pub(crate) fn rows(&self, viewer: Viewer) -> Vec<ImageRow> {
         let is_seen = |held: &&HeldImage| {
             viewer.sees_all || held.is_for_all || held.claim.account == viewer.account
@@ -130,7 +133,8 @@ impl Images {
 }
 
 impl HeldImage {
-    /// With what is populated now, of an image that the broker has a descriptor of: processes that read holes fill them.
+    /// Returns the row of an image. If the broker has a descriptor of it, the populated bytes are
+    /// read now, because processes that read holes populate them.
     fn row(&self, image: Option<&Image>) -> ImageRow {
         let FileIdentity { device, inode } = self.identity;
         let present = image.and_then(|image| image.present().ok()).unwrap_or(self.facts.present);

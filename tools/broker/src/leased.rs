@@ -1,13 +1,13 @@
-//! What is known of one lease.
+//! The record of one lease.
 
 use std::time::Instant;
 
 use hugekit_lease::protocol::{LeaseRow, Payer};
 
-/// A lease, as long as it counts.
+/// A lease that counts against a quota.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountedLease {
-    /// Whose quota it counts against.
+    /// The account whose quota is charged.
     pub(crate) account: u32,
     pub(crate) uid: u32,
     pub(crate) pid: u32,

@@ -1,4 +1,4 @@
-//! Who has what: leases and claims by account, against quotas. No system call is made here.
+//! The ledger: leases and claims by account, against quotas. This file makes no system call.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,7 +10,8 @@ use crate::options::Quotas;
 use crate::returns::{Live, Returns};
 use crate::watch::Watched;
 
-/// Memory that a waiting client counts for: given back by [`Ledger::withdraw`], or made a lease by [`Ledger::record_lease`].
+/// Memory that a waiting client counts for. [`Ledger::withdraw`] returns the claim, or
+/// [`Ledger::record_lease`] makes it a lease.
 #[derive(Debug)]
 #[must_use = "what is claimed counts until it is withdrawn"]
 pub(crate) struct Claim {
@@ -23,7 +24,7 @@ pub(crate) struct Claim {
 pub(crate) struct Ledger {
     quotas: Quotas,
     claimed: BTreeMap<u32, u64>,
-    /// The leases that have not ended, and whether they had holes at any time.
+    /// The leases that have not ended. The flag is true if the lease ever had holes.
     live: BTreeMap<Watched, (CountedLease, bool)>,
     returns: Returns,
 }
@@ -49,14 +50,14 @@ impl Ledger {
         if is_over { Err(Refusal::OverQuota { asked, used, quota }) } else { Ok(()) }
     }
 
-    /// Counts what a client asks for.
+    /// Counts the memory that a client requests.
     pub(crate) fn claim(&mut self, account: u32, asked: u64) -> Result<Claim, Refusal> {
         self.check(account, asked)?;
         *self.claimed.entry(account).or_default() += asked;
         Ok(Claim { account, bytes: asked })
     }
 
-    /// The same claim for as many bytes, or for less than it has.
+    /// Reduces a claim to fewer bytes.
     pub(crate) fn reduce(&mut self, claim: Claim, bytes: u64) -> Claim {
         let (account, bytes) = (claim.account, claim.bytes.min(bytes));
         *self.claimed.entry(account).or_default() += bytes;
@@ -85,14 +86,15 @@ impl Ledger {
         self.live.insert(watched, (lease, false));
     }
 
-    /// A hole was made in a lease's file.
+    /// Records that a hole was made in a lease's file.
     pub(crate) fn punched(&mut self, watched: Watched) {
         if let Some((_, was_punched)) = self.live.get_mut(&watched) {
             *was_punched = true;
         }
     }
 
-    /// A file is gone. Its memory counts until it is seen to have come back, where that can be seen.
+    /// Records that a file is gone. Its memory counts until its return is observed, if it can be
+    /// observed.
     pub(crate) fn record_end(&mut self, watched: Watched, elsewhere_before: Option<i128>) {
         let ended = self.live.remove(&watched);
         if let (Some((lease, was_punched)), Some(before)) = (ended, elsewhere_before) {
@@ -100,7 +102,7 @@ impl Ledger {
         }
     }
 
-    /// Looks which ended leases are back, where that can be seen.
+    /// Finds the ended leases whose memory has returned, if this can be observed.
     pub(crate) fn reconcile(&mut self, elsewhere: Option<i128>, now: Instant) {
         let Some(elsewhere) = elsewhere else { return };
         let mut live: BTreeMap<u32, Live> = BTreeMap::new();
@@ -112,22 +114,22 @@ impl Ledger {
         self.returns.look(elsewhere, &live, now);
     }
 
-    /// Leases that have not ended.
+    /// Returns the number of leases that have not ended.
     pub(crate) fn count(&self) -> usize {
         self.live.len()
     }
 
-    /// Bytes of leases that have not ended.
+    /// Returns the number of bytes of leases that have not ended.
     pub(crate) fn leased(&self) -> u64 {
         self.live.values().map(|(lease, _)| lease.bytes).sum()
     }
 
-    /// Bytes of ended leases that count.
+    /// Returns the number of bytes of ended leases that count.
     pub(crate) fn unreturned(&self) -> u64 {
         self.returns.counted().map(|lease| lease.bytes).sum()
     }
 
-    /// The leases of some accounts, the oldest first.
+    /// Returns the leases of some accounts, the oldest first.
     pub(crate) fn rows(&self, is_of: impl Fn(u32) -> bool) -> Vec<LeaseRow> {
         let live = self.live.values().map(|(lease, _)| (lease, false));
         let all = live.chain(self.returns.counted().map(|lease| (lease, true)));

@@ -2,17 +2,17 @@
 //! unmodified programs.
 //!
 //! [`Broker::start`] listens, and [`Broker::run`] serves until a signal ends it. The program
-//! `hugekit broker` does only this. Clients are [`hugekit_lease`] and any program that speaks its
-//! protocol. `README.md` beside this crate draws the states, lists the rights, and describes the
-//! attacks that were considered.
+//! `hugekit broker` does only this. Clients are [`hugekit_lease`] and any program that implements
+//! its protocol. `README.md` beside this crate draws the states, lists the rights, and describes
+//! the attacks that were considered.
 //!
 //! These rules hold for every behaviour of clients:
 //!
-//! - A unit is a new file of the kernel, populated once and leased once. When a lease ends, its
-//!   memory goes back to the kernel.
+//! - A unit is a new file of the kernel, which is populated once and leased once. When a lease
+//!   ends, its memory returns to the kernel.
 //! - The broker keeps neither a descriptor nor a mapping of leased memory. If it dies, clients
 //!   continue to work.
-//! - One thread serves, and waits for no client and for no memory. Separate processes populate.
+//! - One thread serves, and waits neither for a client nor for memory. Separate processes populate.
 #![warn(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

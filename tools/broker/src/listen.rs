@@ -9,7 +9,8 @@ use rustix::net::SocketType;
 
 use crate::error::BrokerError;
 
-/// Listens for users to connect: for all of them where this is root's, and else for this user.
+/// Listens for users that may connect: for all users if the broker is root's, otherwise only for
+/// its own user.
 pub(crate) fn listen_at(socket: &Path) -> Result<Listener, BrokerError> {
     let refused = |source| BrokerError::Socket { socket: socket.to_owned(), source };
     make_folder_of(socket).map_err(refused)?;
@@ -22,7 +23,7 @@ pub(crate) fn listen_at(socket: &Path) -> Result<Listener, BrokerError> {
     Listener::new(lock, SocketType::SEQPACKET, mode).map_err(refused)
 }
 
-/// The folder of a socket, but not the folders above it: a path with a mistake in it is refused.
+/// Makes the folder of a socket, but not the folders above it, so that a mistyped path is refused.
 fn make_folder_of(path: &Path) -> io::Result<()> {
     let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
         return Ok(());

@@ -21,19 +21,19 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use crate::connection::send;
 use crate::fill::{join, prepare};
 
-/// The orders to the process. Its standard input is the client's connection.
+/// The orders to the process that loads an image. Its standard input is the client's connection.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOrder {
-    /// The number of the descriptor of the file that is filled.
+    /// The number of the descriptor of the file to fill.
     pub memory: i32,
-    /// The user and the group whose rights it reads with, if these are not its own.
+    /// The user and the group whose rights the process uses for reading; `None` for its own.
     pub owner: Option<(u32, u32)>,
-    /// Directories of control groups that the process joins before.
+    /// Directories of control groups that the process joins first.
     pub groups: Vec<PathBuf>,
 }
 
-/// Loads the image that the client on standard input asks for, writes the answer to standard output, and returns the
-/// exit code.
+/// Loads the image that the client on standard input requests, writes the answer to standard
+/// output, and returns the exit code.
 #[must_use]
 pub fn load(order: &LoadOrder) -> u8 {
     let loaded = receive(order).and_then(|(load, sources, memory)| fill(&load, sources, memory));
@@ -44,7 +44,8 @@ pub fn load(order: &LoadOrder) -> u8 {
     0
 }
 
-/// The request with its sources, and the file to fill. From here on, the process has the rights of the client's user.
+/// Returns the request with its sources, and the file to fill. From here on, the process has the
+/// rights of the client's user.
 fn receive(order: &LoadOrder) -> Result<(Load, Vec<OwnedFd>, OwnedFd), Refusal> {
     prepare(false);
     for group in &order.groups {
@@ -65,7 +66,8 @@ fn receive(order: &LoadOrder) -> Result<(Load, Vec<OwnedFd>, OwnedFd), Refusal> 
     }
 }
 
-/// Keeps the real user: the broker may end the process, and the client's user may not look into it.
+/// Changes the effective user, and keeps the real user: the broker may then end the process, and
+/// the client's user may not inspect it.
 fn become_user(owner: Option<(u32, u32)>) -> rustix::io::Result<()> {
     if let Some((user, group)) = owner {
         set_thread_groups(&[])?;
@@ -97,8 +99,8 @@ fn fill(load: &Load, sources: Vec<OwnedFd>, memory: OwnedFd) -> Result<ImageFact
 /// The interval of progress messages to the client.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
 
-/// Tells the client, whose connection is standard input. It never waits for the client, and leaves room in the queue for
-/// the broker's answer.
+/// A reporter of progress to the client, whose connection is standard input. It never waits for the
+/// client, and leaves room in the queue for the broker's answer.
 #[derive(Default)]
 struct LoadProgress {
     last: Mutex<Option<Instant>>,
@@ -123,7 +125,7 @@ impl LoadProgress {
     }
 }
 
-/// An error as the client is told.
+/// Converts an error to the form for clients.
 fn told(error: &ImageError) -> NotLoaded {
     let errno = hugekit::system_error(error).map_or(0, |errno| u64::from(errno.unsigned_abs()));
     match *error {

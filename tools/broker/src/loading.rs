@@ -1,8 +1,10 @@
-//! An image on its way: a process reads the client's files into a file of memory that the broker has made.
+//! The load of an image: a process reads the client's files into a file of memory that the broker
+//! has made.
 //!
-//! The broker never has the client's descriptors. It looks at the request and leaves it in the socket's queue; the
-//! process that loads receives it, with the descriptors, and reads with the rights of the client's user. So no file can
-//! keep the broker waiting, and no file is read that the user may not read.
+//! The broker never gets the client's descriptors. It inspects the request and leaves it in the
+//! socket's queue. The loading process receives the request with the descriptors, and reads with
+//! the rights of the client's user. So no file can block the broker, and no file is read that the
+//! user may not read.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -26,22 +28,22 @@ pub(crate) struct Loading {
     memory: OwnedFd,
     filler: Filler,
     claim: Claim,
-    /// The client is gone: nothing is answered, and the process was killed.
+    /// True if the client is gone: no answer is sent, and the process was killed.
     is_abandoned: bool,
 }
 
-/// The outcome of a load, for the client that asked.
+/// The outcome of a load, for the client that requested it.
 pub(crate) struct Loaded {
     pub(crate) connection: Connection,
     pub(crate) name: ImageName,
     pub(crate) is_for_all: bool,
     pub(crate) claim: Claim,
-    /// The image, and its bytes that are on huge pages.
+    /// The image, and its bytes on huge pages.
     pub(crate) outcome: Result<(Image, u64), Refusal>,
 }
 
 impl Loading {
-    /// Starts the process; on failure the connection and the claim are the caller's again.
+    /// Starts the process. On failure the caller gets the connection and the claim back.
     pub(crate) fn start(
         command: &FillCommand,
         mut order: LoadOrder,
@@ -68,28 +70,30 @@ impl Loading {
         self.claim.account
     }
 
-    /// Returns the name of the future image, unless its client has gone.
+    /// Returns the name of the future image, unless the client is gone.
     pub(crate) fn name_to_be(&self) -> Option<ImageName> {
         (!self.is_abandoned).then_some(self.name)
     }
 
-    /// Bytes that may still be populated.
+    /// Returns the number of bytes that may still be populated.
     pub(crate) fn claimed(&self) -> u64 {
         if self.is_abandoned { 0 } else { self.claim.bytes }
     }
 
-    /// Ready when its process has ended.
+    /// Returns a descriptor that is ready when the process has ended.
     pub(crate) fn ended(&self) -> BorrowedFd<'_> {
         self.filler.as_fd()
     }
 
-    /// Hangs up when its client is gone; readable all the time, because the request may still be in its queue.
+    /// Returns the connection. It hangs up when the client is gone. It is always readable, because
+    /// the request may still be in its queue.
     pub(crate) fn connection(&self) -> BorrowedFd<'_> {
         self.connection.as_fd()
     }
 
-    /// Ends the process and gives the memory back at once. The process itself may go on for as long as a file system of
-    /// the client does not answer: not even SIGKILL ends a read(2) that a FUSE server has received.
+    /// Ends the process and returns the memory at once. The process itself may live as long as a
+    /// file system of the client does not answer: not even SIGKILL ends a read(2) that a FUSE
+    /// server has received.
     fn abandon(&mut self) {
         self.filler.kill();
         self.is_abandoned = true;
@@ -97,7 +101,7 @@ impl Loading {
         let _ = rustix::fs::ftruncate(&self.memory, 0);
     }
 
-    /// The connection, to be told something. The memory is given back.
+    /// Returns the connection for a message, and returns the memory to the kernel.
     pub(crate) fn into_connection(mut self) -> Connection {
         self.abandon();
         self.connection
@@ -107,7 +111,8 @@ impl Loading {
         self.is_abandoned
     }
 
-    /// Returns the outcome of its process, if it has ended: the bytes on huge pages, or why there is no image.
+    /// Returns the outcome of the process, if it has ended: the bytes on huge pages, or the reason
+    /// of its failure.
     pub(crate) fn outcome(&mut self) -> Option<Result<u64, Refusal>> {
         if !self.is_abandoned && self.is_hung_up() {
             self.abandon();
@@ -123,7 +128,7 @@ impl Loading {
         })
     }
 
-    /// Ends the load, and returns what is left of it.
+    /// Ends the load, and returns its result.
     pub(crate) fn finish(self, outcome: Result<u64, Refusal>) -> Loaded {
         let Self { connection, name, is_for_all, claim, memory, .. } = self;
         let outcome = outcome.and_then(|huge| Ok((image(memory)?, huge)));
@@ -137,13 +142,13 @@ impl Loading {
     }
 }
 
-/// The file, which every holder may open again when the process has filled it.
+/// Makes the file. Every holder may open it again after the process has filled it.
 fn make(name: ImageName) -> std::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     Ok(memfd_create(format!("hugekit:{name}"), flags)?)
 }
 
-/// Believes nothing of the process: the file is looked at.
+/// Makes an image of the file after checks, because nothing from the process is trusted.
 fn image(memory: OwnedFd) -> Result<Image, Refusal> {
     let kernel = |errno: rustix::io::Errno| refused(&errno.into());
     let errno = |error| not_populated(&error);

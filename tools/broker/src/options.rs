@@ -85,13 +85,14 @@ impl Default for BrokerOptions {
 }
 
 impl BrokerOptions {
-    /// Returns the number of units to populate before any client asks.
+    /// Returns the number of units to populate before a client requests one.
     #[must_use]
     pub fn units_ahead(&self) -> usize {
         if self.unit.is_none() || self.charge == Charge::Client { 0 } else { self.ready }
     }
 
-    /// Bytes that the ready units and `keep_free` need, and free bytes, if those are fewer now.
+    /// Returns the number of bytes that the ready units and `keep_free` need, and the free bytes,
+    /// if there are fewer free bytes now.
     #[must_use]
     pub fn shortage(&self) -> Option<(u64, u64)> {
         let units = (self.units_ahead() as u64).saturating_mul(self.unit_bytes());
@@ -100,12 +101,13 @@ impl BrokerOptions {
         (units > 0 && free < wanted).then_some((wanted, free))
     }
 
-    /// This process, if its control groups count the units.
+    /// Returns this process, if its control groups count the units.
     pub(crate) fn payer(&self) -> Option<u32> {
         (self.charge == Charge::Broker).then(std::process::id)
     }
 
-    /// The quotas that permit no lease, because they are less than one unit. A quota of 0 is meant to permit none.
+    /// Returns the quotas that permit no lease, because they are less than a unit. A quota of 0
+    /// permits no lease on purpose, and is not returned.
     #[must_use]
     pub fn small_quotas(&self) -> Vec<Quota> {
         let Quotas(quotas) = self.quotas();
@@ -117,19 +119,20 @@ impl BrokerOptions {
         Quotas(self.quotas.iter().map(|&Quota { user, bytes }| (user, bytes)).collect())
     }
 
-    /// 0 if there are no units.
+    /// Returns the size of a unit; 0 if there are no units.
     pub(crate) fn unit_bytes(&self) -> u64 {
         self.unit.unwrap_or(0)
     }
 }
 
-/// The most bytes of leases that a user may have. It is written as `1000=16GiB`, or `*=16GiB`.
+/// The quota of a user: the highest number of bytes of its leases. It is written as `1000=16GiB`,
+/// or `*=16GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
     /// The user; `None` for each user without a quota.
     pub user: Option<u32>,
-    /// The most bytes.
+    /// The highest number of bytes.
     pub bytes: u64,
 }
 
@@ -159,7 +162,7 @@ impl FromStr for Quota {
     }
 }
 
-/// The quotas by user. The last one of a user counts.
+/// The quotas by user. If a user has several, the last one counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Quotas(BTreeMap<Option<u32>, u64>);
 
@@ -170,22 +173,22 @@ impl Quotas {
         quota.copied().unwrap_or(u64::MAX)
     }
 
-    /// Users with a quota of their own.
+    /// Returns the users with a quota of their own.
     pub(crate) fn users(&self) -> impl Iterator<Item = u32> {
         self.0.keys().filter_map(|&user| user)
     }
 }
 
-/// Whose control group the memory is charged to: the process's that populates it.
+/// The control group that is charged for the memory: the group of the populating process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Charge {
-    /// The broker's.
+    /// The broker's group.
     Broker,
-    /// The one of this directory.
+    /// The group of this directory.
     Group(PathBuf),
-    /// Each client's own, where the broker may place a process there, and the broker's where not. Nothing is
-    /// populated before a client asks then.
+    /// Each client's own group. If the broker may not place a process in that group, the broker's
+    /// group is charged. With this setting, nothing is populated before a client requests memory.
     Client,
 }
 
@@ -218,16 +221,18 @@ impl FromStr for Charge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Connections of all users but root. When more come, the user with the most loses one: one without a request
-    /// first.
+    /// The highest number of connections of all users except root. If there are more, the user with
+    /// the most connections loses one, beginning with connections without a request.
     pub connections: usize,
-    /// Connections of one user. Root's count apart from those of the others.
+    /// The highest number of connections of one user. Root's connections are counted separately.
     pub connections_of_user: usize,
-    /// Processes that populate or load images for clients of one user: as many of each.
+    /// The highest number of processes that populate for clients of one user, and of processes that
+    /// load images for them.
     pub fillers_of_user: usize,
-    /// Processes that load images for all users but root.
+    /// The highest number of processes that load images for all users except root.
     pub loads: usize,
-    /// Leases of all users: the kernel keeps two notices for each that ends unread.
+    /// The highest number of leases of all users. The kernel keeps two notices for each lease whose
+    /// end is not read yet.
     pub leases: usize,
     /// The longest time that a connection may stay without a request.
     pub request_within: Duration,
@@ -250,13 +255,14 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns why a client is not served now.
+    /// Returns the reason why a client is not served now.
     pub(crate) fn busy(self) -> Refusal {
         let (most, most_of_user) = (self.connections as u64, self.connections_of_user as u64);
         Refusal::Busy { most, most_of_user }
     }
 
-    /// With no more connections than `descriptors` suffice for, if each needs so many.
+    /// Reduces the number of connections to the number for which `descriptors` suffice, if each
+    /// connection needs `each` descriptors.
     pub(crate) fn within(self, descriptors: u64, each: u64) -> Self {
         let most = usize::try_from(descriptors / each).unwrap_or(usize::MAX);
         let of_user = self.connections_of_user.min(most / 4).max(1);

@@ -1,13 +1,14 @@
-//! Priorities of other processes: what fills ahead runs when no other thread wants to, until a client waits.
+//! Priorities of other processes. Processes that populate ahead run only when no other thread needs
+//! the CPU, until a client waits.
 #![allow(unsafe_code)]
 
 use rustix::io;
 use rustix::process::{Pid, Resource, getrlimit, setpriority_process};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Returns whether this process may raise what it has lowered. An unprivileged one may not, and a process of
-/// `SCHED_IDLE` that cannot be raised would keep a client waiting as long as other programs want the CPUs: 17.8 s in a
-/// trial.
+/// Returns true if this process may raise a priority that it has lowered. An unprivileged process
+/// may not. A process of `SCHED_IDLE` that cannot be raised would make a client wait as long as
+/// other programs need the CPUs: 17.8 s in a trial.
 pub(crate) fn may_raise() -> bool {
     let privileged =
         capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));
@@ -15,12 +16,12 @@ pub(crate) fn may_raise() -> bool {
     privileged || getrlimit(Resource::Nice).current.is_none_or(|limit| limit >= 20)
 }
 
-/// Has its one thread run where no other thread wants to.
+/// Makes the process's one thread run only when no other thread needs the CPU.
 pub(crate) fn lower(process: Pid) -> io::Result<()> {
     schedule(process, libc::SCHED_IDLE)
 }
 
-/// Has it run as any other.
+/// Gives the process the usual priority again.
 pub(crate) fn raise(process: Pid) -> io::Result<()> {
     schedule(process, libc::SCHED_OTHER)?;
     setpriority_process(Some(process), 0)

@@ -1,32 +1,37 @@
-//! Whether the memory of ended leases is back. No system call is made here.
+//! The return of the memory of ended leases. This file makes no system call.
 //!
-//! The kernel may hold a page of a file that is gone: in a pipe, for VFIO, for `io_uring`. No counter tells which pages
-//! these are. The broker sees one figure: `elsewhere`, the taken memory less the units and the live leases that it knows
-//! of, each by its full size. Three rules make of it how much of the ended leases still counts:
+//! The kernel may hold a page of a file that is gone: in a pipe, for VFIO, for `io_uring`. No
+//! counter identifies these pages. The broker sees one number: `elsewhere`, the used memory minus
+//! the units and the live leases, each with its full size. Three rules derive from it the bytes of
+//! ended leases that still count:
 //!
 //! 1. A lease that has ended counts until `elsewhere` is no more than before its end, or than the baseline.
-//! 2. The baseline is `elsewhere` as it was when no ended lease was out. It keeps a lease from counting for ever that
-//!    had holes: `elsewhere` was lower before its end because the broker knows it by its full size.
-//! 3. A hole lowers `elsewhere` as a returned page does. So an account that has a live lease with holes is not credited:
-//!    as many bytes of its ended leases count on as its leases with holes have.
+//! 2. The baseline is `elsewhere` at a time when no ended lease was missing. Without the baseline,
+//!    a lease that had holes would count for ever: `elsewhere` was lower before its end, because
+//!    the broker counts the lease with its full size.
+//! 3. A hole lowers `elsewhere` in the same way as a returned page. So an account that has a live
+//!    lease with holes is not credited: as many bytes of its ended leases continue to count as its
+//!    leases with holes have.
 //!
-//! The notice of a hole comes after the hole, and a look may fall between. So ended leases that are back are remembered,
-//! uncounted, while their account has live leases, up to the size of these: rule 3 then finds them. Those that ended
-//! when the least was taken are kept first, because they show first what holes had hidden.
+//! The notice of a hole comes after the hole, and the broker may read memory in between. So ended
+//! leases that have returned are remembered, uncounted, while their account has live leases, up to
+//! the size of these: rule 3 then finds them. Leases that ended when the least memory was used are
+//! kept first, because memory that holes had hidden appears first for them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::leased::CountedLease;
 
-/// The time that `elsewhere` has to be lower before the baseline is: longer than a hole takes until its notice comes.
+/// The time that `elsewhere` must be lower before the baseline is lowered. It is longer than the
+/// delay of a notice of a hole.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// The bytes of live leases that an account has.
+/// The bytes of the live leases of an account.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Live {
     pub(crate) all: u64,
-    /// Bytes among these of leases that had holes at any time.
+    /// Bytes of those leases that ever had holes.
     pub(crate) punched: u64,
 }
 
@@ -34,24 +39,25 @@ pub(crate) struct Live {
 #[derive(Debug)]
 struct Ended {
     lease: CountedLease,
-    /// Taken elsewhere before its end.
+    /// The value of `elsewhere` before its end.
     before: i128,
     is_back: bool,
-    /// True if it counts against its account's quota.
+    /// True if the lease counts against its account's quota.
     counts: bool,
 }
 
-/// Ended leases whose memory may not be back.
+/// Ended leases whose memory may not have returned.
 #[derive(Debug, Default)]
 pub(crate) struct Returns {
     ended: Vec<Ended>,
     baseline: Option<i128>,
-    /// Since when `elsewhere` has been lower than the baseline.
+    /// The time since which `elsewhere` has been lower than the baseline.
     lower_since: Option<Instant>,
 }
 
 impl Returns {
-    /// A file is gone. What the holes of a lease had hidden shows from then on: its account's others are looked at anew.
+    /// Records that a file is gone. Memory that the holes of a lease had hidden appears from now
+    /// on, so the other ended leases of its account are checked again.
     pub(crate) fn record_end(&mut self, lease: CountedLease, was_punched: bool, before: i128) {
         if was_punched {
             let own = self.ended.iter_mut().filter(|ended| ended.lease.account == lease.account);
@@ -60,7 +66,7 @@ impl Returns {
         self.ended.push(Ended { lease, before, is_back: false, counts: true });
     }
 
-    /// Looks which of them are back, given what accounts have of live leases.
+    /// Finds the ended leases that have returned, with the live leases of the accounts.
     pub(crate) fn look(&mut self, elsewhere: i128, live: &BTreeMap<u32, Live>, now: Instant) {
         let baseline = self.baseline.unwrap_or(elsewhere);
         self.ended.sort_by_key(|ended| ended.before);
@@ -82,7 +88,8 @@ impl Returns {
         self.settle(elsewhere.max(baseline), elsewhere, has_holes, now);
     }
 
-    /// Raises the baseline to the higher figure at once, and lowers it when no hole can be the reason, if all is back.
+    /// Raises the baseline to the higher number at once. Lowers it only if all leases have returned
+    /// and no hole can be the reason.
     fn settle(&mut self, higher: i128, elsewhere: i128, has_holes: bool, now: Instant) {
         if !self.ended.iter().all(|ended| ended.is_back) {
             self.lower_since = None;
@@ -94,7 +101,7 @@ impl Returns {
         self.baseline = Some(if is_settled { elsewhere } else { higher });
     }
 
-    /// Leases that have ended and count.
+    /// Returns the ended leases that count.
     pub(crate) fn counted(&self) -> impl Iterator<Item = &CountedLease> {
         self.ended.iter().filter(|ended| ended.counts).map(|ended| &ended.lease)
     }

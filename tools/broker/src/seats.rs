@@ -1,26 +1,29 @@
-//! Who may stay connected when more clients come than the broker serves at once. No system call is made here.
+//! Seats: the clients that stay connected when more clients come than the broker serves at once.
+//! This file makes no system call.
 //!
-//! A client asks as soon as it is connected. One that is silent goes first, and of the account that has the most of
-//! them. So an account with fewer connections than another always finds room: no number of accounts below the number of
-//! seats can lock out another.
+//! A client sends its request as soon as it is connected. So silent clients are disconnected first,
+//! beginning with the account that has the most silent clients. An account with fewer connections
+//! than another always finds room: no number of accounts below the number of seats can lock out
+//! another account.
 
 use std::collections::BTreeMap;
 
 use crate::unit::ClientId;
 
-/// A client that is connected.
+/// A connected client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seat {
-    /// In the order in which clients came.
+    /// The number of the client. Numbers ascend in the order of connections.
     pub(crate) id: ClientId,
     pub(crate) account: u32,
-    /// It has asked for nothing yet.
+    /// True if the client has not sent a request yet.
     pub(crate) is_silent: bool,
 }
 
-/// Who makes room for a newcomer of an account: the oldest silent client of the account that has the most of these, or,
-/// if none is silent, the newest client of the account that has the most. An account with as few as the newcomer's own
-/// keeps its clients; only silent ones of the newcomer's own account go for it, too.
+/// Returns the client that makes room for a newcomer of an account. This is the oldest silent
+/// client of the account that has the most silent clients. If no client is silent, it is the newest
+/// client of the account that has the most clients. An account with as few clients as the
+/// newcomer's account keeps its clients; the newcomer's own account then loses only silent clients.
 pub(crate) fn displaced(seats: &[Seat], newcomer: u32) -> Option<ClientId> {
     let mut of_account: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for seat in seats {

@@ -1,4 +1,5 @@
-//! A unit on its way: being populated, then ready. From there it is given away, and no value here knows it any more.
+//! A unit: first it is being populated, then it is ready. After it is leased, no value here refers
+//! to it.
 
 use std::time::Instant;
 
@@ -8,17 +9,17 @@ use hugekit_lease::protocol::{Payer, Refusal};
 
 use crate::filler::{Filled, Filler};
 
-/// A client, by the order in which they came.
+/// The number of a client, in the order of connections.
 pub(crate) type ClientId = u64;
 
-/// A unit that is populated, and was never given to any client.
+/// A populated unit that was never given to a client.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) memory: MemoryFile,
     pub(crate) payer: Payer,
     /// Bytes that are on huge pages.
     pub(crate) huge: u64,
-    /// Whose group was charged for it, and who alone may have it.
+    /// The client whose group was charged. Only this client may get the unit.
     pub(crate) client: Option<ClientId>,
 }
 
@@ -27,18 +28,19 @@ pub(crate) struct Ready {
 pub(crate) struct FillingUnit {
     pub(crate) memory: MemoryFile,
     pub(crate) fillers: Vec<Filler>,
-    /// Whose it will be, and that one's account; `None` for the stock.
+    /// The future owner of the unit, and its account; `None` for the stock.
     pub(crate) client: Option<(ClientId, u32)>,
-    /// Who pays if all of them join the groups that they are told of.
+    /// The payer, if all processes join the groups in their orders.
     pub(crate) payer: Payer,
     pub(crate) all_joined: bool,
-    /// Since when more than the one of low priority is at work.
+    /// The time since which other processes than the one of low priority work.
     pub(crate) hurried: Option<Instant>,
 }
 
 impl FillingUnit {
-    /// Returns the outcome, if there is one: the unit, or why it cannot be populated; and the processes that are
-    /// superfluous then. As long as one of several processes works, there is none.
+    /// Returns the outcome, if there is one: the unit, or the reason of the failure, and the
+    /// processes that are not needed any more. While one of several processes works, there is no
+    /// outcome.
     pub(crate) fn step(mut self) -> Result<(Outcome, EndingProcesses), Self> {
         let mut refusal = None;
         let mut populated = None;
@@ -76,20 +78,20 @@ impl FillingUnit {
         }
     }
 
-    /// Ends its processes: it is no client's any more.
+    /// Ends the processes: the unit has no client any more.
     pub(crate) fn abandon(self) -> EndingProcesses {
         EndingProcesses::new(self.fillers, self.client.unzip().1, Some(self.memory))
     }
 }
 
-/// Processes that have to end, and have not yet: they may hold memory, and stay zombies until they are asked after. A
-/// control group that is frozen keeps them for as long as it likes.
+/// Processes that must end, and have not ended yet. They may hold memory, and stay zombies until
+/// they are reaped. A frozen control group delays their end without a limit.
 #[derive(Debug)]
 pub(crate) struct EndingProcesses {
     pub(crate) fillers: Vec<Filler>,
-    /// Whose client they populated for.
+    /// The account of the client for which the processes populated.
     pub(crate) account: Option<u32>,
-    /// The unit that no client gets, which is the kernel's again when they have ended.
+    /// The unit that no client gets. It returns to the kernel when the processes have ended.
     pub(crate) memory: Option<MemoryFile>,
 }
 
@@ -99,7 +101,7 @@ impl EndingProcesses {
         Self { fillers, account, memory }
     }
 
-    /// Drops fillers that have ended; returns whether all have.
+    /// Drops processes that have ended. Returns true if all have ended.
     pub(crate) fn reap(&mut self) -> bool {
         self.fillers.retain_mut(|filler| matches!(filler.outcome(), Ok(None)));
         self.fillers.is_empty()
@@ -110,17 +112,17 @@ impl EndingProcesses {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Ready(Ready),
-    /// And whose it would have been.
+    /// The reason of the failure, and the client that would have got the unit.
     Failed(Refusal, Option<ClientId>),
 }
 
-/// A system error, as clients are told.
+/// Converts a system error to the form for clients.
 pub(crate) fn refused(error: &std::io::Error) -> Refusal {
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
     Refusal::NotPopulated { errno: errno.unsigned_abs().into(), signal: 0 }
 }
 
-/// An error of an image, as clients are told.
+/// Converts an error of an image to the form for clients.
 pub(crate) fn not_populated(error: &ImageError) -> Refusal {
     let errno = hugekit::system_error(error).unwrap_or(libc::EIO);
     Refusal::NotPopulated { errno: errno.unsigned_abs().into(), signal: 0 }

@@ -1,7 +1,9 @@
-//! Weak references to files: the kernel says when the last descriptor, mapping or message that holds one is gone.
+//! Weak references to files: the kernel reports when the last descriptor, mapping or message that
+//! holds a file is gone.
 //!
-//! What the kernel holds by itself, such as a page in a pipe or a registered buffer, is no such reference: the file is
-//! gone then, and the page is not (see `returns.rs`). A second watch tells of the first hole that is made in a file.
+//! Pages that the kernel itself holds, such as a page in a pipe or a registered buffer, are not
+//! such a reference: the file is gone then, and the page is not (see `returns.rs`). A second watch
+//! reports the first hole in a file.
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -12,14 +14,15 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{self, Errno};
 
-/// Files that are watched.
+/// The watched files.
 #[derive(Debug)]
 pub(crate) struct Watches {
     ends: OwnedFd,
-    /// At most one notice for each file, so that clients cannot fill the queue. Notices of ends have a queue of their
-    /// own, because a watch of both would end with its one notice.
+    /// The queue of notices of holes: at most one notice for each file, so that clients cannot fill
+    /// the queue. Notices of ends have a queue of their own, because a watch of both events would
+    /// end with its one notice.
     holes: OwnedFd,
-    /// The watch of its end, by that of its first hole.
+    /// For each watch of a first hole, the watch of the file's end.
     of_hole: BTreeMap<i32, Watched>,
 }
 
@@ -46,7 +49,8 @@ impl Watches {
         self.ends.as_fd()
     }
 
-    /// `ENOSPC` where the user has as many watches as it may have.
+    /// Watches a file. The error is `ENOSPC` if the user has the highest permitted number of
+    /// watches.
     pub(crate) fn add(&mut self, file: impl AsFd) -> io::Result<Watched> {
         let path = path_of(file);
         let watched =
@@ -64,12 +68,12 @@ impl Watches {
         }
     }
 
-    /// Watches its end no longer, unless it is gone.
+    /// Stops watching a file, unless the file is gone.
     pub(crate) fn remove(&self, watched: Watched) {
         let _ = inotify::remove_watch(&self.ends, watched.0);
     }
 
-    /// Files that are gone since the last look.
+    /// Returns the files that are gone since the last call.
     pub(crate) fn gone(&self) -> io::Result<Vec<Watched>> {
         // The watch ends with its file, so that this one event is never missing.
         let ended = |(watch, kind): (i32, ReadFlags)| {
@@ -78,7 +82,7 @@ impl Watches {
         Ok(events(&self.ends)?.into_iter().filter_map(ended).collect())
     }
 
-    /// Files in which a hole was made since the last look, for the first time.
+    /// Returns the files in which a first hole was made since the last call.
     pub(crate) fn punched(&mut self) -> io::Result<Vec<Watched>> {
         // The watch ends with its one notice, or with the file.
         let first = |(watch, kind): (i32, ReadFlags)| {
@@ -89,12 +93,13 @@ impl Watches {
     }
 }
 
-/// The same file, opened again: holes that are made through the descriptor of `memfd_create(2)` are not told.
+/// Opens the same file again. Holes that are made through the descriptor of `memfd_create(2)` are
+/// not reported.
 pub(crate) fn open_again(file: impl AsFd) -> io::Result<OwnedFd> {
     rustix::fs::open(path_of(file), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The watches that have events, and which.
+/// Returns the watches that have events, with the events.
 fn events(queue: &OwnedFd) -> io::Result<Vec<(i32, ReadFlags)>> {
     let mut room = [MaybeUninit::uninit(); 4096];
     let mut events = inotify::Reader::new(queue, &mut room);

@@ -11,7 +11,7 @@ use hugekit_sys::seqpacket;
 
 const REMEDY: &str = "start it from a parent that did not call prctl(PR_SET_THP_DISABLE, 1)";
 
-/// The warning of a process that is about to populate memory and gets no huge pages, if so.
+/// Returns the warning of a process that is about to populate memory and gets no huge pages, if so.
 pub(crate) fn warning() -> Option<String> {
     let process = Process::read(&Root::default()).ok()?;
     (!process.thp_allowed).then(|| {
@@ -22,12 +22,13 @@ pub(crate) fn warning() -> Option<String> {
     })
 }
 
-/// The reason of memory that the broker at this socket has populated, or where to find the reason.
+/// Returns the reason of memory that the broker at this socket has populated, or where to find the
+/// reason.
 pub(crate) fn reason(broker: &Path) -> String {
     of_broker(broker).unwrap_or_else(|| "`hugekit doctor` names the reason".to_owned())
 }
 
-/// The reason if it is the broker's own.
+/// Returns the reason if it is the broker's own.
 pub(crate) fn of_broker(broker: &Path) -> Option<String> {
     let connected = seqpacket::connect_to(broker).ok();
     let pid = connected.and_then(|connected| Some(seqpacket::peer(connected).ok()?.pid));

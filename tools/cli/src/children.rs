@@ -152,7 +152,7 @@ fn find(text: &[u8], pattern: &str) -> Option<usize> {
     text.windows(pattern.len()).position(|part| part == pattern.as_bytes())
 }
 
-/// The text with another one in each place of a pattern.
+/// Returns the text with another one in each place of a pattern.
 fn replaced(text: &OsStr, pattern: &str, by: &OsStr) -> OsString {
     let (mut rest, mut all) = (text.as_bytes(), Vec::new());
     while let Some(at) = find(rest, pattern) {

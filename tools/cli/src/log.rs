@@ -42,7 +42,7 @@ static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 enum Entry {
     Line(Vec<u8>),
-    /// All lines before this are written, as its sender is to be told.
+    /// A request to confirm that all earlier lines are written.
     End(SyncSender<()>),
 }
 

@@ -121,7 +121,7 @@ impl Command {
         }
     }
 
-    /// Returns whether it serves other programs, and so never waits for the reader of its log.
+    /// Returns true if it serves other programs, and so never waits for the reader of its log.
     fn is_daemon(&self) -> bool {
         match self {
             Self::Broker(broker) => broker.is_daemon(),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Bytes of a transfer, with their rate and the time that is left: on standard error if that is a terminal, and else
-/// hidden.
+/// Returns the number of bytes of a transfer, with their rate and the time that is left: on
+/// standard error if that is a terminal, and else hidden.
 pub(crate) fn of_bytes(name: &str, total: u64) -> ProgressBar {
     let style = ProgressStyle::with_template(
         "{spinner} {msg} {wide_bar} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left",

@@ -1,4 +1,4 @@
-//! Where brokers listen unless said.
+//! The default sockets of brokers.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,8 @@ pub(crate) fn to_listen_at() -> Result<PathBuf, UsageError> {
     of_user().ok_or_else(|| UsageError(message.to_owned()))
 }
 
-/// Returns the socket that a client asks: this user's own broker if one has listened there, else that of all users.
+/// Returns the socket that a client uses: this user's own broker if its socket exists, otherwise
+/// the broker of all users.
 pub(crate) fn to_ask() -> PathBuf {
     of_user().filter(|path| path.exists()).unwrap_or_else(|| OF_ALL.into())
 }

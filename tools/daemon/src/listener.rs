@@ -1,5 +1,5 @@
-//! A socket at which one process listens, and no other. The name of the socket outlives a process that is killed, and
-//! its lock does not.
+//! Listening at a socket, by one process at a time. The name of the socket stays after a process
+//! was killed, but its lock does not.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,27 +17,27 @@ use rustix::net::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The most tries for the lock, and the pause between them: a process that was killed, or one that it was starting,
-/// has it until the kernel has ended it.
+/// The highest number of attempts to lock, and the pause between attempts. A killed process, or a
+/// child of it, keeps the lock until the kernel has ended the process.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Connections that wait to be accepted.
+/// The highest number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// The reason why a process does not listen.
+/// The reason why a process cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Another process listens there.
+    /// Another process listens at the socket.
     #[error("another process listens there")]
     InUse,
-    /// The lock is another user's, who could hold it for ever.
+    /// The lock file belongs to another user, who could hold the lock for ever.
     #[error("{} belongs to user {user}, and the lock of a socket must be of the user who listens", lock.display())]
     OtherUser {
-        /// The file.
+        /// The path of the lock file.
         lock: PathBuf,
-        /// Its owner.
+        /// The owner of the lock file.
         user: u32,
     },
     /// The socket or its lock cannot be made.
@@ -45,15 +45,16 @@ pub enum ListenError {
     Io(#[from] io::Error),
 }
 
-/// Raises the limit of descriptors of this process as far as it may, and returns it: each client takes some.
+/// Raises the limit of descriptors of this process as far as permitted, and returns the limit. Each
+/// client needs some descriptors.
 pub fn raise_descriptor_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     getrlimit(Resource::Nofile).current.or(current).unwrap_or(u64::MAX)
 }
 
-/// The right to listen at a socket: a lock on the file `SOCKET.lock`. The file stays: one that was removed could be locked
-/// by two processes.
+/// The right to listen at a socket: a lock on the file `SOCKET.lock`. The file is never removed,
+/// because two processes could lock a removed file and its successor.
 #[derive(Debug)]
 pub struct SocketLock {
     socket: PathBuf,
@@ -61,10 +62,10 @@ pub struct SocketLock {
 }
 
 impl SocketLock {
-    /// Locks the socket of this name, for two seconds again and again.
+    /// Locks the socket of this name. The call tries for two seconds.
     ///
     /// # Errors
-    /// [`ListenError`].
+    /// [`ListenError`] if another process listens, or if the lock cannot be made.
     pub fn new(socket: &Path) -> Result<Self, ListenError> {
         let mut name = socket.as_os_str().to_owned();
         name.push(".lock");
@@ -91,14 +92,14 @@ impl SocketLock {
         Err(ListenError::InUse)
     }
 
-    /// The name that the socket is bound to.
+    /// Returns the name of the socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 }
 
-/// A socket that is listened at. Calls on it do not wait. Its name goes with it.
+/// A listening socket. Calls on it do not wait. A drop removes its name.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -106,11 +107,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at a socket of this type; `mode` says who may connect. A socket of that name that a killed process has left
-    /// is removed, and any other file is not.
+    /// Listens at a socket of this type. `mode` sets the users that may connect. A socket of the
+    /// same name that a killed process has left is removed; any other file is not.
     ///
     /// # Errors
-    /// The socket cannot be made, or something other than a socket has its name (`AlreadyExists`).
+    /// The kernel's error if the socket cannot be made, or `AlreadyExists` if another kind of file
+    /// has its name.
     pub fn new(lock: SocketLock, kind: SocketType, mode: u32) -> io::Result<Self> {
         let path = lock.socket();
         match fs::symlink_metadata(path) {
@@ -141,7 +143,8 @@ impl Drop for Listener {
     }
 }
 
-/// Sets the mode of the socket that was just made, and of no other file that has its name by now.
+/// Sets the mode of the socket that was just made, and of no other file that may have its name by
+/// now.
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let socket = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -152,7 +155,8 @@ fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path_of(&socket), fs::Permissions::from_mode(mode))
 }
 
-/// The same socket has one name in all processes, unless that is too long for a socket.
+/// Returns the absolute path, so that a socket has one name in all processes, unless that name is
+/// too long for a socket.
 fn absolute(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new(".")).canonicalize();

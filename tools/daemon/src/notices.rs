@@ -1,6 +1,7 @@
-//! Notices to the service manager that has started this process: `sd_notify(3)`.
+//! Notices to the service manager that started this process: `sd_notify(3)`.
 //!
-//! Of our own, because the library `sd-notify` waits for room in the manager's queue as long as the manager is frozen.
+//! The library `sd-notify` is not used, because it waits for room in the manager's queue as long as
+//! the manager is frozen.
 
 use std::env;
 use std::io;
@@ -28,13 +29,13 @@ impl Notices {
         Self { manager: manager().ok().flatten(), pending: None }
     }
 
-    /// Sends a notice, now or at a later [`retry`](Self::retry).
+    /// Sends a notice, now or by a later [`retry`](Self::retry).
     pub fn send(&mut self, notice: &'static str) {
         self.pending = Some(notice);
         self.retry();
     }
 
-    /// Sends what could not be sent before, if there is room for it now.
+    /// Sends notices that could not be sent before, if there is room now.
     pub fn retry(&mut self) {
         let (Some(notice), Some((socket, address))) = (self.pending, &self.manager) else { return };
         match socket.send_to_addr(notice.as_bytes(), address) {
@@ -43,7 +44,7 @@ impl Notices {
         }
     }
 
-    /// Returns whether a notice waits for room.
+    /// Returns true if a notice waits for room.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.manager.is_some() && self.pending.is_some()

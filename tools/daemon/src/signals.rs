@@ -1,4 +1,4 @@
-//! Signals that end a process which runs until then, as a descriptor to wait for.
+//! Signals that end a daemon, as a descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +8,8 @@ use std::sync::Arc;
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
-/// SIGTERM, SIGINT and SIGHUP. The descriptor is readable when one has come. When this value is gone, they act as before.
+/// SIGTERM, SIGINT and SIGHUP. The descriptor is readable after such a signal. A drop restores the
+/// former actions.
 #[derive(Debug)]
 pub struct EndingSignals {
     came: UnixStream,
@@ -16,10 +17,10 @@ pub struct EndingSignals {
 }
 
 impl EndingSignals {
-    /// Catches the signals from here on.
+    /// Catches the signals from now on.
     ///
     /// # Errors
-    /// No descriptor is free.
+    /// The kernel's error if no descriptor is free.
     pub fn new() -> io::Result<Self> {
         let (came, sent) = UnixStream::pair()?;
         let register = |signal| signal_hook::low_level::pipe::register(signal, sent.try_clone()?);
@@ -42,14 +43,14 @@ impl Drop for EndingSignals {
     }
 }
 
-/// Has a write behind the limit of file sizes (`RLIMIT_FSIZE`, `ulimit -f`) fail with EFBIG instead of
-/// ending this process by SIGXFSZ, without a word. Memory in files counts for the limit.
+/// Makes a write beyond the limit of file sizes (`RLIMIT_FSIZE`, `ulimit -f`) fail with EFBIG.
+/// Without this, SIGXFSZ silently ends the process. Memory in files counts against the limit.
 ///
-/// Programs that this process becomes or starts have the signal's own action: it is caught, and not
-/// ignored.
+/// Programs that this process executes have the default action of the signal, because the signal is
+/// caught, not ignored.
 ///
 /// # Errors
-/// The kernel refuses the handler.
+/// The kernel's error if it refuses the handler.
 pub fn survive_file_size_limit() -> io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
 }

@@ -80,7 +80,7 @@ impl Facts {
         }
     }
 
-    /// Returns whether not even the first files of `/proc` and `/sys` could be read.
+    /// Returns true if not even the first files of `/proc` and `/sys` could be read.
     pub(crate) fn nothing_is_known(&self) -> bool {
         self.host.is_err()
             && self.process.is_err()
@@ -123,7 +123,7 @@ impl Groups {
     }
 }
 
-/// The rest of the line that starts with `key`, as in `Seccomp: 2`.
+/// Returns the rest of the line that starts with `key`, as in `Seccomp: 2`.
 fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
 }

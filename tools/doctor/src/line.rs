@@ -36,7 +36,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The word for it.
+    /// Returns the word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl Topic {
         self.line(Verdict::Unknown, name, why.to_string())
     }
 
-    /// A line about a fact, or about why it is not known.
+    /// Returns a line about a fact, or about why it is not known.
     pub(crate) fn about<T>(
         self,
         name: &str,

@@ -102,8 +102,8 @@ fn uses_line(state: &Userfaultfd, asker: Asker) -> Line {
     }
 }
 
-/// The way that grants least: the device to one user, which filters let through and the kernel asks no
-/// capability for.
+/// Returns the way that grants least: the device to one user, which filters let through and the
+/// kernel asks no capability for.
 fn way_to_whole(obstacle: Obstacle, device: &Result<(), Error>, asker: Asker) -> String {
     match device {
         Err(error) if error.is_permission_denied() => grant_device(asker),

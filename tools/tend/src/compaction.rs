@@ -1,25 +1,29 @@
-//! Memory that is free, but in pieces: the kernel is asked to compact it, seldom, and in the tender's own time.
+//! Compaction of memory that is free, but fragmented. The tender requests it seldom, and on its own
+//! time.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use hugekit_machine::{Memory, Root};
 
-/// A compaction of the whole machine moves pages of all processes.
+/// The shortest time between two compactions. A compaction of the whole machine moves pages of all
+/// processes.
 const SELDOM: Duration = Duration::from_secs(300);
 
-/// So many times what is to stay free must be free in pieces, or there is nothing to gain.
+/// A compaction needs this many times `keep_free` of fragmented free memory; with less, there is
+/// nothing to gain.
 const WORTH_IT: u64 = 4;
 
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
 
-/// When it was asked for last.
+/// The time of the last request.
 #[derive(Debug, Default)]
 pub(crate) struct Compaction(Option<Instant>);
 
 impl Compaction {
-    /// Asks, if it is worth it and was not asked for lately. The calling thread moves the pages, at its own priority,
-    /// which takes seconds on a large machine; who may not ask goes without.
+    /// Requests a compaction, if it can gain enough and the last request is long ago. The calling
+    /// thread moves the pages, at its own priority, which takes seconds on a large machine. A
+    /// process without the permission does nothing.
     pub(crate) fn ask(&mut self, keep_free: u64) {
         let free = Memory::read(&Root::default()).map_or(0, |memory| memory.free);
         if self.is_due(free, keep_free) {

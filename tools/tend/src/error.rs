@@ -1,4 +1,4 @@
-//! What keeps a process from being tended.
+//! Reasons why a process cannot be tended.
 
 use std::io;
 
@@ -8,41 +8,42 @@ use hugekit_sys::{ErrorKind, Remedy};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TendError {
-    /// There is no such process, or it has ended.
+    /// There is no such process, or the process has ended.
     #[error("process {pid} is gone")]
     Gone {
-        /// The requested process.
+        /// The number of the requested process.
         pid: i32,
     },
-    /// The number is that of a thread which is not its process's first.
+    /// The number belongs to a thread that is not the first thread of its process.
     #[error("{pid} is a thread: tend its process, {of}")]
     Thread {
-        /// The requested process.
+        /// The requested number.
         pid: i32,
-        /// The process.
+        /// The number of the thread's process.
         of: i32,
     },
-    /// A thread of the kernel, which has no memory of its own.
+    /// The number belongs to a thread of the kernel, which has no memory of its own.
     #[error("{pid} is a thread of the kernel")]
     Kernel {
-        /// The requested process.
+        /// The requested number.
         pid: i32,
     },
-    /// Another user's process, or one that is more privileged: who may debug it may tend it.
+    /// The process belongs to another user, or has more privileges. Only a user who may debug a
+    /// process may tend it.
     #[error("process {pid} may not be tended: {call} is refused{}", Remedy(self.remedy()))]
     NotPermitted {
-        /// The requested process.
+        /// The number of the requested process.
         pid: i32,
-        /// The refused call.
+        /// The refused system call.
         call: &'static str,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The process, or an ancestor that it inherited it from, asked for no transparent huge pages at all
-    /// (`prctl(PR_SET_THP_DISABLE)`), which the kernel honours here too.
+    /// The process, or an ancestor, has disabled transparent huge pages
+    /// (`prctl(PR_SET_THP_DISABLE)`). The kernel obeys this for `MADV_COLLAPSE`, too.
     #[error("process {pid} has disabled transparent huge pages (PR_SET_THP_DISABLE){}", Remedy(self.remedy()))]
     SwitchedOff {
-        /// The requested process.
+        /// The number of the requested process.
         pid: i32,
     },
     /// The kernel has no `MADV_COLLAPSE`.
@@ -51,39 +52,40 @@ pub enum TendError {
         Remedy(self.remedy())
     )]
     Unsupported,
-    /// Huge pages of this kernel are of another size than 2 MiB, as with base pages of 16 or 64 KiB, or there are none.
+    /// The kernel has huge pages of another size than 2 MiB, as with base pages of 16 or 64 KiB, or
+    /// no huge pages.
     #[error(
         "transparent huge pages have {bytes} bytes here: only pages of 2 MiB can be tended{}",
         Remedy(self.remedy())
     )]
     OtherHugePages {
-        /// Their size; 0 where there are none.
+        /// Bytes of a huge page; 0 if there are none.
         bytes: u64,
     },
-    /// Another tender has this process.
+    /// Another tender tends this process.
     #[error("process {pid} has another tender")]
     Taken {
-        /// The requested process.
+        /// The number of the requested process.
         pid: i32,
     },
-    /// The process keeps the kernel waiting for its memory map.
+    /// The process makes the kernel wait for its memory map.
     #[error("process {pid} keeps the kernel waiting for its memory map")]
     Stuck {
-        /// The requested process.
+        /// The number of the requested process.
         pid: i32,
     },
-    /// No thread could be started to work on it.
+    /// No thread for the process could be started.
     #[error("no thread could be started to tend process {pid}")]
     NoThread {
-        /// The requested process.
+        /// The number of the requested process.
         pid: i32,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The kernel's files about it cannot be read.
+    /// The kernel's files about the process cannot be read.
     #[error("/proc/{pid} cannot be read")]
     Unreadable {
-        /// The requested process.
+        /// The number of the requested process.
         pid: i32,
         /// The error of reading.
         source: io::Error,
@@ -106,7 +108,8 @@ impl TendError {
         }
     }
 
-    /// Returns what an administrator, or the program, can do about it.
+    /// Returns a step by which an administrator or the program can prevent this error; `None` if no
+    /// step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {

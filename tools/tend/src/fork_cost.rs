@@ -1,5 +1,5 @@
-//! The cost of `fork(2)` by entry of a page table, measured on this machine. The entries of a process then give an
-//! estimate of its fork time.
+//! The cost of `fork(2)` per entry of a page table, measured on this machine. With the number of
+//! entries of a process, it gives an estimate of its fork time.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -13,39 +13,41 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use crate::mappings::Extent;
 use crate::own_memory::OwnMemory;
 
-/// Huge pages that a fork is measured with, and as much memory on base pages. A fork takes several times as long with
-/// them as without.
+/// The number of huge pages during a measurement, and the same amount of memory on base pages. With
+/// them, a fork lasts several times as long as without.
 const HUGE_PAGES: usize = 32;
 
-/// The median of this many forks is the time of a fork: the host delays some of them.
+/// The number of forks whose median is the time of a fork, because the host delays some forks.
 const FORKS: usize = 5;
 
-/// Without base pages a fork takes a tenth of a millisecond, and 32 huge pages add less than the time varies. So the
-/// median is of more forks.
+/// The number of forks without base pages. Such a fork lasts a tenth of a millisecond, and 32 huge
+/// pages add less than this time varies, so the median needs more forks.
 const SHORT_FORKS: usize = 41;
 
-/// The cost of a fork on this machine, whatever else the machine does.
+/// The cost of a fork on this machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ForkCost {
-    /// A process with as good as no memory.
+    /// The cost of a process with almost no memory.
     pub process: Duration,
-    /// Each base page that is there.
+    /// The cost of each base page in memory.
     pub base_page: Duration,
-    /// Each transparent huge page.
+    /// The cost of each transparent huge page.
     pub huge_page: Duration,
-    /// Each page table that has no entry.
+    /// The cost of each page table without an entry.
     pub spare_table: Duration,
 }
 
 impl ForkCost {
-    /// Measures forks of the calling process, which has 64 MiB more meanwhile: 128, of a tenth of a
-    /// second together. The process should be a small one, because its own memory is copied, too.
+    /// Measures forks of the calling process. The process uses 64 MiB more meanwhile, and forks 128
+    /// times, which lasts a tenth of a second. The process should be small, because its own memory
+    /// is copied, too.
     ///
-    /// Every page is written before each fork, as a server writes its data between two saves. A fork that follows
-    /// another one without writes takes less than half as long, because the pages are write-protected already.
+    /// Every page is written before each fork, as a server writes its data between two saves. A
+    /// second fork without writes in between would last less than half as long, because the pages
+    /// are write-protected already.
     ///
     /// # Errors
-    /// The kernel gives no such memory, or no process.
+    /// The kernel's error if it provides no such memory, or no process.
     pub fn measure() -> io::Result<Self> {
         let process = median_of_forks(SHORT_FORKS, || true)?.unwrap_or_default();
         let memory = OwnMemory::of_base_pages(HUGE_PAGES * HUGE_PAGE_BYTES)?;
@@ -70,7 +72,7 @@ impl ForkCost {
         Ok(Self { process, base_page, huge_page, spare_table })
     }
 
-    /// About how long a fork keeps a process that has so much private memory.
+    /// Returns an estimate of the time of a fork of a process with this private memory.
     #[must_use]
     pub fn estimate(&self, memory: Extent) -> Duration {
         let entries = |bytes: u64, size: usize| (bytes / size as u64) as f64;
@@ -84,7 +86,7 @@ impl ForkCost {
     }
 }
 
-/// `None` if one could not be prepared.
+/// Returns the median time of forks. `None` if one of them could not be prepared.
 fn median_of_forks(forks: usize, prepare: impl Fn() -> bool) -> io::Result<Option<Duration>> {
     let mut times = vec![Duration::ZERO; forks];
     for time in &mut times {
@@ -97,7 +99,8 @@ fn median_of_forks(forks: usize, prepare: impl Fn() -> bool) -> io::Result<Optio
     Ok(Some(times[forks / 2]))
 }
 
-/// Measures the fork of a child that ends at once. It is CPU time, so other programs that run meanwhile do not count.
+/// Measures the fork of a child that ends at once. The result is CPU time, so other programs do not
+/// count.
 fn time_of_fork() -> io::Result<Duration> {
     let began = cpu_time();
     // SAFETY: the child calls only `_exit`, which is async-signal-safe.

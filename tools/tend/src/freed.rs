@@ -1,7 +1,9 @@
-//! Memory that a process has freed lazily (`MADV_FREE`): it is there until the kernel needs it.
+//! Memory that a process has freed lazily (`MADV_FREE`): the pages exist until the kernel needs
+//! them.
 //!
-//! A collapse copies all pages of its range, and the copies are memory like any other. The kernel tells of single pages
-//! only whoever may see page frames; others leave the whole mapping alone.
+//! A collapse copies all pages of its range, and the copies are not lazily freed any more. The
+//! kernel reports single lazily freed pages only to processes that may see page frames. Other
+//! processes leave the whole mapping as it is.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -13,8 +15,9 @@ use rustix::io;
 
 use crate::pages::Look;
 
-/// Takes 2 MiB in which pages are lazily freed, or may be, out of the looks. `partly` are the ranges of mappings with such
-/// pages. Returns the bytes of their pages in memory.
+/// Removes each 2 MiB with pages that are lazily freed, or that may be, from `looks`. `partly` are
+/// the ranges of mappings with such pages. Returns the bytes of the pages of the removed ranges in
+/// memory.
 pub(crate) fn without_freed(
     pages: BorrowedFd<'_>,
     partly: &[Range<u64>],
@@ -46,7 +49,7 @@ pub(crate) fn without_freed(
     error.map(|()| freed)
 }
 
-/// `None` if that cannot be seen.
+/// Returns true if the range has lazily freed pages. `None` if this cannot be determined.
 fn has_freed(
     pages: BorrowedFd<'_>,
     frames: Option<&Frames>,

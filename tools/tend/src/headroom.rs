@@ -1,4 +1,4 @@
-//! Whether there is memory to spare: a collapse must neither compact nor reclaim.
+//! Checks that memory is available: a collapse must neither compact nor reclaim memory.
 
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_machine::Root;
@@ -9,7 +9,7 @@ use crate::options::TendOptions;
 use crate::status::Hindrance;
 use crate::target::Target;
 
-/// Returns why nothing may be collapsed now; `None` if it may.
+/// Returns the reason why nothing may be collapsed now; `None` if collapses are permitted.
 pub(crate) fn hindrance(target: &Target, options: &TendOptions) -> Option<Hindrance> {
     if let Some(percent) = pressure(&Root::default())
         && percent >= options.most_pressure
@@ -29,8 +29,9 @@ pub(crate) fn hindrance(target: &Target, options: &TendOptions) -> Option<Hindra
     }
 }
 
-/// Returns whether holes of this process may be filled. Memory that it did not ask for must not exceed a limit that the
-/// tender cannot read: the kernel would kill the process.
+/// Returns true if holes of this process may be filled. Memory that the process did not request
+/// must not exceed a limit that the tender cannot read, because the kernel would then kill the
+/// process.
 pub(crate) fn may_grow(target: &Target) -> bool {
     left_of_groups(target) != MemoryLeft::Unknown
 }

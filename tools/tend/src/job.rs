@@ -1,9 +1,9 @@
-//! Work in a thread of its own, which its starter may leave alone.
+//! Work in a thread of its own, which its starter may abandon.
 //!
-//! A call of the kernel about another process may take as long as that process likes: it needs the process's memory map,
-//! or that the process is not within `exec`, and the process may keep both while it waits for a file system that it serves
-//! itself. No handled signal ends such a call. So these calls are made beside the thread that tends, and left alone when
-//! they take long.
+//! A system call about another process may block for as long as that process wants. It needs the
+//! process's memory map, or it waits until the process is not within `exec`. A process can delay
+//! both while it waits for a file system that it serves itself. No handled signal ends such a call.
+//! So these calls run in another thread than the tender's, and are abandoned if they last too long.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -13,20 +13,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A thread that was on no CPU for so long waits for the process. A pass rests in much shorter pieces.
-/// A collapse waits until a thread of the kernel has run on each CPU: on busy ones for up to 2.4 s.
+/// A thread that has not run on a CPU for this long waits for the process. The rests of a pass are
+/// much shorter. A collapse waits until a thread of the kernel has run on each CPU, on busy CPUs
+/// for up to 2.4 s.
 const STUCK_AFTER: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(crate) struct Job<T> {
     result: Receiver<T>,
     thread: Option<JoinHandle<()>>,
-    /// The thread's CPU time when it was last seen to have grown, and when that was.
+    /// The thread's CPU time when it last grew, and the time of that observation.
     progress: (Duration, Instant),
 }
 
 impl<T: Send + 'static> Job<T> {
-    /// Works on `matter`, which is handed back if there is no thread.
+    /// Starts `work` on `matter` in a new thread. If no thread can be started, returns `matter` in
+    /// the error.
     pub(crate) fn start<M: Send + 'static>(
         matter: M,
         work: impl FnOnce(M) -> T + Send + 'static,
@@ -49,7 +51,7 @@ impl<T: Send + 'static> Job<T> {
         }
     }
 
-    /// Its result, if it comes within this time.
+    /// Returns the result of the work, if it comes within this time.
     pub(crate) fn wait(&mut self, at_most: Duration) -> Option<T> {
         match self.result.recv_timeout(at_most) {
             Ok(result) => Some(result),
@@ -61,7 +63,7 @@ impl<T: Send + 'static> Job<T> {
         }
     }
 
-    /// Returns whether its thread waits for something in the kernel, as far as is known.
+    /// Returns true if the thread seems to wait in the kernel.
     pub(crate) fn check_stuck(&mut self) -> bool {
         let now = self.thread.as_ref().and_then(cpu_time);
         if now.is_none_or(|now| now > self.progress.0) {
@@ -71,7 +73,7 @@ impl<T: Send + 'static> Job<T> {
     }
 }
 
-/// `None` of a thread that has ended.
+/// Returns the thread's CPU time; `None` if the thread has ended.
 #[allow(unsafe_code)]
 fn cpu_time(thread: &JoinHandle<()>) -> Option<Duration> {
     let mut clock = MaybeUninit::<libc::clockid_t>::uninit();

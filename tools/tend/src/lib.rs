@@ -1,15 +1,16 @@
-//! Keeps the private anonymous memory of running processes on huge pages, from outside and without their help, so that
-//! `fork(2)` copies a page table of 2 MiB entries and not one of 4 KiB entries: an in-memory database that saves by a
-//! fork stands still for a tenth of the time.
+//! Tenders keep the private anonymous memory of running processes on huge pages, from outside and
+//! without their help. Then `fork(2)` copies entries of 2 MiB instead of 4 KiB, so an in-memory
+//! database that saves by a fork stands still for a tenth of the time.
 //!
-//! The means is `process_madvise(2)` with `MADV_COLLAPSE` (Linux 6.1): it copies 2 MiB of small pages into one huge
-//! page, whatever the setting of transparent huge pages says. Copy-on-write stays the kernel's, which splits the huge
-//! pages that parent and child write to while the child lives; so a [`Tender`] collapses again when the child has
-//! ended.
+//! A tender calls `process_madvise(2)` with `MADV_COLLAPSE` (Linux 6.1). This copies 2 MiB of small
+//! pages into one huge page, whatever the setting of transparent huge pages is. The kernel still
+//! performs copy-on-write: while a child lives, it splits the huge pages that the parent or the
+//! child writes to. So a [`Tender`] collapses again when the child has ended.
 //!
-//! The costs are the copy, writers of those 2 MiB that wait meanwhile, and memory where a range had holes (bounded by
-//! [`TendOptions::growth`]). It never does this: change a byte, collapse while a forked child shares the memory, press
-//! on when the machine is short of memory, or leave anything to be put back.
+//! The costs are the copy, writers of these 2 MiB that wait meanwhile, and memory for holes of a
+//! range (limited by [`TendOptions::growth`]). A tender never changes a byte, never collapses while
+//! a forked child shares the memory, never continues when memory of the machine is short, and
+//! leaves nothing that must be undone.
 //!
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;

@@ -1,4 +1,5 @@
-//! Which of a process's mappings are worth a collapse, and why the others are not.
+//! The mappings of a process: those to collapse, and the reasons why the others are left as they
+//! are.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,31 +19,34 @@ use hugekit_machine::processes::{Mapping, each_mapping};
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Excluded {
-    /// A file, or shared memory: a fork copies no page table of it.
+    /// The mapping maps a file or shared memory. A fork copies no page table of such a mapping.
     SharedOrFile,
-    /// Reserved huge pages already.
+    /// The mapping is on reserved huge pages already.
     Hugetlb,
-    /// Forks leave it out (`MADV_DONTFORK`).
+    /// Forks leave the mapping out (`MADV_DONTFORK`).
     LeftOutOfForks,
-    /// Its owner asked for small pages (`MADV_NOHUGEPAGE`).
+    /// The process requested small pages (`MADV_NOHUGEPAGE`).
     NoHugePages,
-    /// Locked: to collapse it would move pages that its owner wants to stay.
+    /// The mapping is locked. A collapse would move pages that the process wants to stay.
     Locked,
-    /// Its owner serves the faults itself (`userfaultfd`): a hole is data that has yet to come.
+    /// The process handles faults of the mapping itself (`userfaultfd`). A hole is data that has
+    /// not arrived yet.
     Userfaultfd,
-    /// Memory of a device or the kernel.
+    /// The mapping is memory of a device or of the kernel.
     Special,
-    /// Shared with another process since a fork, the other way round: with its parent, or with one
-    /// of its own kind. A collapse would copy what they share.
+    /// The memory is shared with another process since a fork of its parent or of a sibling. A
+    /// collapse would copy the shared memory.
     SharedSinceFork,
-    /// Shared with another process, and marked mergeable: by a fork, or because the kernel has merged equal pages (KSM).
-    /// A collapse would copy what they share.
+    /// The memory is shared with another process, and marked as mergeable: it was shared by a fork,
+    /// or the kernel has merged equal pages (KSM). A collapse would copy the shared memory.
     SharedOrMerged,
-    /// Freed lazily by its owner (`MADV_FREE`). A collapse would make it memory again that nobody needs.
+    /// The process has freed the memory lazily (`MADV_FREE`). A collapse would make it ordinary
+    /// memory again.
     LazilyFreed,
-    /// Much longer than its pages in memory, as reservations are: a dense range in it is unlikely.
+    /// The mapping is much longer than its pages in memory, as reservations are. A dense range in
+    /// it is unlikely.
     TooSparse,
-    /// Shorter than a huge page, or without 2 MiB that are aligned.
+    /// The mapping contains no aligned 2 MiB.
     TooShort,
 }
 
@@ -69,30 +73,31 @@ impl fmt::Display for Excluded {
     }
 }
 
-/// The fraction of a mapping, 1/10, that may be shared with another process: it grows by no more.
+/// The fraction of a mapping, 1/10, that may be shared with another process. The process grows by
+/// no more than this fraction.
 const SHARED: u64 = 10;
 
-/// The fraction of a mapping, 1/4096, that must be populated: reading terabytes of address space takes
-/// long.
+/// The fraction of a mapping, 1/4096, that must be populated, because reading terabytes of address
+/// space lasts long.
 const SPARSE: u64 = 4096;
 
 /// Private anonymous memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Extent {
-    /// On huge pages.
+    /// Bytes on huge pages.
     pub huge: u64,
-    /// All that is there.
+    /// Bytes in memory.
     pub all: u64,
-    /// Page tables, beyond those that the memory would fill if it had no holes. A fork copies them, too: they stay where
-    /// memory was given back.
+    /// Bytes of page tables beyond those that the memory would need without holes. A fork copies
+    /// these tables, too. They remain where a process has released memory.
     pub spare_tables: u64,
 }
 
 impl Extent {
-    /// Surveys a process now, by `/proc/PID/smaps`.
+    /// Surveys a process by `/proc/PID/smaps`.
     ///
     /// # Errors
-    /// The process is gone, or its files may not be read.
+    /// [`TendError`] if the process has ended, or if its files may not be read.
     pub fn of(pid: i32) -> Result<Self, TendError> {
         let folder = ProcessFolder::open(pid).map_err(|error| TendError::of_reading(pid, error))?;
         Ok(Survey::of(&folder)?.extent())
@@ -102,17 +107,17 @@ impl Extent {
 /// The memory of a process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Survey {
-    /// Addresses of whole ranges of 2 MiB that are worth a look.
+    /// Addresses of whole ranges of 2 MiB that are worth an inspection.
     pub(crate) tended: Vec<Range<u64>>,
     /// The ranges among these whose mappings have lazily freed pages.
     pub(crate) partly_freed: Vec<Range<u64>>,
-    /// Bytes that are there in the mappings of these, of small pages.
+    /// Bytes of small pages in memory in the mappings of these ranges.
     pub(crate) small: u64,
-    /// Bytes that are swapped out, of mappings that are tended.
+    /// Bytes of tended mappings that are swapped out.
     pub(crate) swapped: u64,
     excluded: BTreeMap<Excluded, u64>,
     extent: Extent,
-    /// All that is there, of files, too.
+    /// Bytes of the process in memory, of files, too.
     resident: u64,
     mappings: u64,
 }
@@ -130,8 +135,9 @@ impl Survey {
         Ok(survey)
     }
 
-    /// All tables, less those that the pages need that are there: of private memory, of files and of shared memory. Each
-    /// huge page keeps a table, for the day when it is split.
+    /// Returns the bytes of all page tables, minus the tables that the present pages need: of
+    /// private memory, of files and of shared memory. Each huge page has a table in reserve for its
+    /// split.
     fn spare_tables(&self, folder: &ProcessFolder) -> Result<u64, TendError> {
         let unread = |error| TendError::of_reading(folder.pid(), error);
         let tables = folder.status("VmPTE").map_err(unread)?.unwrap_or(0) as u64 * 1024;
@@ -140,19 +146,19 @@ impl Survey {
         Ok(tables.saturating_sub((needed + self.mappings) * page_size() as u64))
     }
 
-    /// Private anonymous memory of the whole process.
+    /// Returns the private anonymous memory of the whole process.
     pub(crate) fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// Leaves out memory that is lazily freed, or may be.
+    /// Removes memory that is lazily freed, or that may be.
     pub(crate) fn leave_out_freed(&mut self, bytes: u64) {
         if bytes > 0 {
             *self.excluded.entry(Excluded::LazilyFreed).or_insert(0) += bytes;
         }
     }
 
-    /// By reason, bytes that are there.
+    /// Returns the bytes in memory of excluded mappings, by reason.
     pub(crate) fn excluded(&self) -> Vec<(Excluded, u64)> {
         self.excluded.iter().map(|(&reason, &bytes)| (reason, bytes)).collect()
     }
@@ -182,17 +188,19 @@ impl Survey {
     }
 }
 
-/// The kernel holds the process's memory map for as long as it takes to fill a reader's buffer.
+/// Bytes of one read of `smaps`. The kernel holds the process's memory map while it fills a
+/// reader's buffer.
 const READ_BYTES: usize = 16 << 10;
 
-/// The aligned ranges of 2 MiB within a mapping.
+/// Returns the aligned ranges of 2 MiB within a mapping.
 fn whole_of(map: &Mapping) -> Range<u64> {
     let huge = HUGE_PAGE_BYTES as u64;
     let Range { start, end } = map.addresses;
     start.next_multiple_of(huge)..end / huge * huge
 }
 
-/// Flags of `VmFlags` in smaps are explained in proc(5).
+/// Returns the reason why a mapping is excluded; `None` if it is not. proc(5) explains the flags of
+/// `VmFlags` in smaps.
 fn excluded(map: &Mapping) -> Option<Excluded> {
     if map.has(&[b"ht"]) {
         Some(Excluded::Hugetlb)

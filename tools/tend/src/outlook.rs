@@ -1,4 +1,4 @@
-//! What tending would do for a process, of which nothing is changed.
+//! The effect of tending a process, without a change of the process.
 
 use crate::error::TendError;
 use crate::headroom::{hindrance, may_grow};
@@ -13,33 +13,35 @@ use crate::target::Target;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Outlook {
-    /// The name of its first thread.
+    /// The name of the process's first thread.
     pub name: String,
-    /// Its parent, if it is a forked child that has not started another program.
+    /// The parent of the process, if the process is a forked child that has not started another
+    /// program.
     pub forked_from: Option<i32>,
-    /// Its private anonymous memory now.
+    /// The private anonymous memory of the process now.
     pub now: Extent,
-    /// And after a pass.
+    /// The private anonymous memory of the process after a pass.
     pub tended: Extent,
     /// Bytes of holes that a pass would fill.
     pub filled: u64,
     /// Bytes in ranges of 2 MiB with too many holes.
     pub sparse: u64,
-    /// True if the memory limit of its control group cannot be read, so that no hole would be filled.
+    /// True if the memory limit of the process's control group cannot be read, so that no hole
+    /// would be filled.
     pub is_limit_unknown: bool,
     /// Bytes on small pages in mappings that would be left as they are, by reason.
     pub excluded: Vec<(Excluded, u64)>,
-    /// The hindrance that would keep a tender waiting now.
+    /// The hindrance that would make a tender wait now; `None` if there is none.
     pub hindrance: Option<Hindrance>,
-    /// True if another tender has it.
+    /// True if another tender tends the process.
     pub is_tended: bool,
 }
 
 impl Outlook {
-    /// By the options that a tender has unless told.
+    /// Inspects a process, with the default options of a tender.
     ///
     /// # Errors
-    /// The reason why the process cannot be tended.
+    /// [`TendError`] with the reason why the process cannot be tended.
     pub fn of(pid: i32) -> Result<Self, TendError> {
         let (target, is_tended) = match Target::open(pid) {
             Err(TendError::Taken { .. }) => (Target::beside_a_tender(pid)?, true),

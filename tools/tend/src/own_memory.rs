@@ -1,4 +1,4 @@
-//! Private anonymous memory of this process, for measurements and to supply free pages.
+//! Private anonymous memory of this process, for measurements and for the supply of free pages.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -9,7 +9,7 @@ use hugekit_sys::mapping::MADV_COLLAPSE;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
-/// Aligned to huge pages.
+/// Addresses, aligned to huge pages.
 #[derive(Debug)]
 pub(crate) struct OwnMemory {
     mapping: NonNull<u8>,
@@ -22,7 +22,7 @@ pub(crate) struct OwnMemory {
 unsafe impl Send for OwnMemory {}
 
 impl OwnMemory {
-    /// Addresses without pages.
+    /// Returns addresses without pages.
     pub(crate) fn reserve(len: usize) -> io::Result<Self> {
         let mapped = len + HUGE_PAGE_BYTES;
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -35,7 +35,7 @@ impl OwnMemory {
         Ok(Self { mapping, mapped, start, len })
     }
 
-    /// All of it is present, on base pages.
+    /// Allocates memory that is present, on base pages.
     pub(crate) fn of_base_pages(len: usize) -> io::Result<Self> {
         let memory = Self::reserve(len)?;
         memory.advise(Advice::LinuxNoHugepage)?;
@@ -56,20 +56,20 @@ impl OwnMemory {
         (0..self.len).step_by(page_size()).for_each(|at| self.touch(at));
     }
 
-    /// Returns whether all of it is on huge pages now. Holes are filled.
+    /// Collapses the memory, and fills holes. Returns true if all of it is on huge pages now.
     pub(crate) fn collapse(&self) -> bool {
         // SAFETY: the mapping's memory, of which no byte changes.
         let done = unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, MADV_COLLAPSE) };
         done == 0
     }
 
-    /// Gives its pages back to the kernel.
+    /// Releases the pages to the kernel.
     pub(crate) fn discard(&self) -> io::Result<()> {
         self.advise(Advice::LinuxDontNeed)
     }
 
-    /// Gives its pages back, and keeps their page tables. From Linux 6.14 on, a table goes with its pages if they are given
-    /// back at once.
+    /// Releases the pages to the kernel, and keeps their page tables. From Linux 6.14 on, the
+    /// kernel frees a table together with all of its pages, so they are released in two halves.
     pub(crate) fn discard_in_halves(&self) -> io::Result<()> {
         let half = HUGE_PAGE_BYTES / 2;
         (0..self.len)
@@ -77,7 +77,8 @@ impl OwnMemory {
             .try_for_each(|at| self.advise_part(at, half, Advice::LinuxDontNeed))
     }
 
-    /// A kernel without transparent huge pages has no such advice.
+    /// Gives advice to the kernel. A kernel without transparent huge pages does not have this
+    /// advice, which is no error.
     fn advise(&self, advice: Advice) -> io::Result<()> {
         self.advise_part(0, self.len, advice)
     }
@@ -101,7 +102,7 @@ impl Drop for OwnMemory {
 
 #[cfg(test)]
 impl OwnMemory {
-    /// Base pages that are there.
+    /// Returns the number of base pages in memory.
     pub(crate) fn resident(&self) -> usize {
         let mut pages = vec![0; self.len / page_size()];
         let start = self.start.as_ptr().cast();

@@ -1,24 +1,24 @@
-//! How long to rest after what took how long, for all processes of a tender together.
+//! The pace of collapses: rests after work, for all processes of a tender together.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A collapse that takes so long waits for something, and the others need not wait for it.
+/// A collapse that lasts longer waits for something, and other collapses need not wait for it.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
-/// Whose turn it is: one collapse at a time, and rests between.
+/// The order of collapses: one collapse at a time, and rests between collapses.
 #[derive(Debug, Default)]
 pub(crate) struct Pace(Mutex<PaceState>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct PaceState {
-    /// Since when a collapse goes on.
+    /// The start of the current collapse.
     working: Option<Instant>,
-    /// When the last rest is over.
+    /// The end of the last rest.
     rested: Option<Instant>,
 }
 
-/// A turn, which ends when it is dropped.
+/// The permission to collapse, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     pace: &'a Pace,
@@ -27,7 +27,7 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Pace {
-    /// A turn, or how long to wait before the next try.
+    /// Returns a turn, or the time to wait before the next attempt.
     pub(crate) fn start_turn(&self) -> Result<Turn<'_>, Duration> {
         let now = Instant::now();
         let mut state = self.state();
@@ -47,7 +47,7 @@ impl Pace {
 }
 
 impl Turn<'_> {
-    /// Ends it, and has all rest for so long.
+    /// Ends the turn, and makes all threads rest for this time.
     pub(crate) fn rest(mut self, rest: Duration) {
         self.rest = rest;
     }
@@ -62,10 +62,11 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The share of time in which collapses may hold locks of a process's memory map: its page faults wait then.
+/// The share of time in which collapses may hold locks of a process's memory map. Page faults of
+/// the process wait while a lock is held.
 const LOCKED: f64 = 0.25;
 
-/// A turn's work.
+/// The work of a turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Worked {
     pub(crate) bytes: u64,
@@ -76,7 +77,8 @@ pub(crate) struct Worked {
 }
 
 impl Worked {
-    /// Returns the time to rest, to use no more than this share of a CPU, and to keep the other limits.
+    /// Returns the time to rest, so that the tender stays within this share of a CPU and the other
+    /// limits.
     pub(crate) fn rest(self, share: f64, bytes_per_second: u64) -> Duration {
         let for_cpu = self.cpu.mul_f64(1.0 / share);
         let for_locks = self.locked.mul_f64(1.0 / LOCKED);

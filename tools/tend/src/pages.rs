@@ -1,10 +1,12 @@
-//! What the page tables of a process have in each 2 MiB of a mapping: how many pages, and whether it is a huge one.
+//! The page tables of a process: for each 2 MiB of a mapping, the number of pages, and if they are
+//! one huge page.
 //!
-//! Kernels from 6.7 on are asked for runs of pages (`PAGEMAP_SCAN`); others are read entry by entry, and say nothing of
-//! huge pages there. Either way at most 64 MiB of pages at a time, because the kernel holds the process's memory map for
-//! reading meanwhile.
+//! Kernels from 6.7 on report runs of pages (`PAGEMAP_SCAN`). On older kernels, page tables are
+//! read entry by entry, and huge pages are not known. One call reads at most 64 MiB of pages,
+//! because the kernel holds the process's memory map for reading meanwhile.
 //!
-//! A page that was only read is the kernel's page of zeroes, and counts as a hole: a collapse would allocate it.
+//! A page that was only read is the kernel's page of zeroes. It counts as a hole, because a
+//! collapse would allocate it.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -18,20 +20,20 @@ use rustix::param::page_size;
 const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 const TOGETHER: u64 = 32 * HUGE;
 
-/// Runs that one scan tells of at most; a scan that has more goes on where it ended.
+/// The highest number of runs that one scan returns. A scan with more runs continues at its end.
 const RUNS: usize = 1024;
 
-/// 2 MiB of a process.
+/// The pages of 2 MiB of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     pub(crate) start: u64,
-    /// Bytes that are there.
+    /// Bytes in memory.
     pub(crate) present: u64,
-    /// True if they are one huge page; of an older kernel, that is not known.
+    /// True if the bytes are one huge page; `None` if the kernel is too old to report this.
     pub(crate) is_huge: Option<bool>,
 }
 
-/// All 2 MiB of a range in which something is there, ascending. The range's ends are aligned.
+/// Returns every 2 MiB of a range with pages in memory, ascending. The range's ends are aligned.
 pub(crate) fn look(pages: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Vec<Look>> {
     let mut found = Vec::new();
     match scan(pages, range, &mut found) {
@@ -44,8 +46,8 @@ pub(crate) fn look(pages: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Vec<
     Ok(found)
 }
 
-/// Returns whether the memory whose page map this is still is some process's: it ends when its process ends, or starts
-/// another program.
+/// Returns true if the memory of this page map still belongs to a process. It ends when its process
+/// ends or starts another program.
 pub(crate) fn is_memory_there(pages: BorrowedFd<'_>) -> bool {
     let mut entry = [0; size_of::<u64>()];
     io::retry_on_intr(|| io::pread(pages, entry.as_mut_slice(), 0)).is_ok_and(|count| count > 0)
@@ -92,7 +94,7 @@ fn add(run: &PageRun, found: &mut Vec<Look>) {
     }
 }
 
-/// Entry by entry.
+/// Reads the page table entry by entry.
 fn read(pages: BorrowedFd<'_>, range: &Range<u64>, found: &mut Vec<Look>) -> io::Result<()> {
     for start in (range.start..range.end).step_by(HUGE_PAGE_BYTES) {
         let entries = entries::all(pages, &(start..start + HUGE))?;

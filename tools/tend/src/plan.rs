@@ -1,4 +1,4 @@
-//! Which ranges are collapsed, in which order.
+//! The plan of a pass: ranges to collapse, and their order.
 
 use std::collections::HashMap;
 
@@ -7,17 +7,17 @@ use hugekit::HUGE_PAGE_BYTES;
 use crate::options::TendOptions;
 use crate::pages::Look;
 
-/// By the start of a range, how often it was found split after it had been collapsed.
+/// For each range, by its start: the number of times that it was found split after a collapse.
 #[derive(Debug, Default)]
 pub(crate) struct History(HashMap<u64, u32>);
 
 impl History {
-    /// Has been collapsed: the next time that it is found split counts.
+    /// Records that the range was collapsed: the next time that it is found split counts.
     pub(crate) fn note(&mut self, start: u64) {
         *self.0.entry(start).or_insert(0) += 1;
     }
 
-    /// Forgets ranges that are gone.
+    /// Removes ranges that do not exist any more.
     pub(crate) fn keep(&mut self, looks: &[Look]) {
         let is_there = |start: &u64| looks.binary_search_by_key(start, |look| look.start).is_ok();
         self.0.retain(|start, _| is_there(start));
@@ -28,39 +28,41 @@ impl History {
     }
 }
 
-/// The ranges to collapse, and those that were left out for their holes.
+/// The ranges to collapse, and the ranges that were left out because of their holes.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) ranges: Vec<Look>,
-    /// Bytes of ranges that have too many holes.
+    /// Bytes of ranges with too many holes.
     pub(crate) sparse: u64,
     /// Bytes of holes in the ranges.
     pub(crate) filled: u64,
 }
 
-/// Which holes may be filled.
+/// The limits for the filling of holes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HoleFilling {
     /// The share of a range that must be populated.
     density: f64,
-    /// All holes together, in bytes.
+    /// The limit for all holes together, in bytes.
     budget: u64,
 }
 
 impl HoleFilling {
-    /// `all` is the process's memory, `filled` those bytes of it with which holes were filled earlier.
+    /// Makes the limits. `all` is the process's memory. `filled` are the bytes of holes of it that
+    /// were filled earlier.
     pub(crate) fn of(options: &TendOptions, all: u64, filled: u64) -> Self {
         let own = all.saturating_sub(filled) as f64;
         let budget = (own * options.growth.clamp(0.0, 1.0)) as u64;
         Self { density: options.density.clamp(0.0, 1.0), budget: budget.saturating_sub(filled) }
     }
 
-    /// None.
+    /// No hole may be filled.
     pub(crate) const NOTHING: Self = Self { density: 1.0, budget: 0 };
 }
 
-/// Plans a pass. The ranges with the fewest holes are taken until the budget is used. Of these, ranges that are split most
-/// often come first, because parent and child write there, and then those with the fewest holes.
+/// Plans a pass. Ranges with the fewest holes are chosen until the budget is used. Of the chosen
+/// ranges, those that are split most often come first, because parent and child write there. Then
+/// come those with the fewest holes.
 pub(crate) fn plan(mut looks: Vec<Look>, filling: HoleFilling, history: &History) -> Plan {
     let least = (filling.density * HUGE_PAGE_BYTES as f64) as u64;
     let mut plan = Plan::default();

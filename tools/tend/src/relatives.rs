@@ -1,4 +1,5 @@
-//! Which processes share a target's memory: forked children that have not started another program, and theirs.
+//! Processes that share a target's memory: forked children that have not started another program,
+//! and their children.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -11,19 +12,20 @@ use hugekit_machine::Root;
 use hugekit_machine::processes::Program;
 use hugekit_machine::processes::{self, ProcessFolder};
 
-/// The kernel keeps this many bytes of a thread's name.
+/// The number of bytes of a thread's name that the kernel keeps.
 const NAME_BYTES: usize = 15;
 
-/// The children that were seen, until they have ended. A child's children go on after it, with another parent.
+/// The children that were seen, until they have ended. If a child ends, its children live on with
+/// another parent.
 #[derive(Debug, Default)]
 pub(crate) struct Relatives {
     sharing: HashMap<i32, ProcessFolder>,
     seen: Seen,
-    /// The number of children so far.
+    /// The number of children until now.
     forks: u64,
 }
 
-/// Numbers of those that were seen at the last look, for other threads to read.
+/// The numbers of the children at the last inspection, for other threads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen(Arc<Mutex<Vec<i32>>>);
 
@@ -34,7 +36,7 @@ impl Seen {
 }
 
 impl Relatives {
-    /// Looks who shares the memory now; how many.
+    /// Finds the processes that share the memory now, and returns their number.
     pub(crate) fn look(&mut self, target: &Target) -> usize {
         let program = target.program();
         self.sharing.retain(|_, folder| shares(folder, program));
@@ -65,9 +67,9 @@ impl Relatives {
     }
 }
 
-/// The parent of a process that was forked and has not started another program, such as the child of a server that
-/// saves. `None` of other processes, and of a process that the caller may not debug. Like all that is read of a
-/// process, the answer waits while the process keeps the kernel waiting.
+/// Returns the parent of a process that was forked and has not started another program, such as the
+/// child of a server that saves. `None` for other processes, and for a process that the caller may
+/// not debug. The call blocks while the process makes the kernel wait.
 #[must_use]
 pub fn forked_from(pid: i32) -> Option<i32> {
     let stat = |pid| ProcessFolder::open(pid).and_then(|folder| folder.stat()).ok();
@@ -76,20 +78,23 @@ pub fn forked_from(pid: i32) -> Option<i32> {
     is_same.then_some(child.parent)
 }
 
-/// Returns whether a process is a forked child of one of these that has not started another program.
+/// Returns true if a process is a forked child of one of these processes and has not started
+/// another program.
 pub(crate) fn is_child(pid: i32, parents: &[(i32, Program)]) -> bool {
     let stat = ProcessFolder::open(pid).and_then(|folder| folder.stat());
     stat.is_ok_and(|stat| parents.contains(&(stat.parent, stat.program)))
 }
 
-/// A process that has started another program has its stack elsewhere.
+/// Returns true if a process still runs the program of its parent. A process that has started
+/// another program has its stack at other addresses.
 fn shares(folder: &ProcessFolder, program: Program) -> bool {
     folder.stat().is_ok_and(|stat| !stat.is_zombie() && stat.program == program)
 }
 
-/// Processes whose first thread has one of these names, or whose program's file has: Node.js names its first thread
-/// `MainThread`. Of a longer name of a thread the first 15 bytes count, which is all that the kernel keeps. The file of
-/// another user's process is seen with `CAP_SYS_PTRACE` only. No process can delay the answer.
+/// Returns the processes whose first thread, or whose program's file, has one of these names. The
+/// file is needed because Node.js names its first thread `MainThread`. The kernel keeps only the
+/// first 15 bytes of a thread's name, so only these are compared. The file of another user's
+/// process is visible only with `CAP_SYS_PTRACE`. No process can delay the call.
 #[must_use]
 pub fn named(names: &[impl AsRef<OsStr>]) -> Vec<i32> {
     if names.is_empty() {

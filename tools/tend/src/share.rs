@@ -1,19 +1,23 @@
-//! How much of a CPU the tender may use for a process: more while the process does not wait longer for CPUs.
+//! The share of a CPU that the tender may use for a process. The share grows while the process does
+//! not wait longer for CPUs.
 //!
-//! From the least share, the share is doubled window by window. It falls back to the least one when the threads of
-//! the process waited longer for a CPU than in windows with the least share. So on a machine with an idle CPU
-//! a pass has a whole CPU, and on a busy one it alternates between the least share and a little more.
+//! The share is doubled from window to window, beginning with the least share. If the threads of
+//! the process waited longer for a CPU than in windows with the least share, it falls back to the
+//! least share. So on a machine with an idle CPU a pass uses a whole CPU, and on a busy machine the
+//! share alternates between the least share and a little more.
 
 use crate::options::TendOptions;
 
-/// The share that a process may have, however long it waits for CPUs. Small, because `usual` is
-/// measured with it, and a large one would count as usual.
+/// The share that the tender always has, even if the process waits for CPUs. It is small, because
+/// `usual` is measured with this share, and the effect of a large share would count as usual.
 const LEAST: f64 = 0.05;
 
-/// The process may wait for CPUs for this much more of the time, summed over its threads, ...
+/// The increase of the time in which the process waits for CPUs, summed over its threads, that is
+/// permitted in any case.
 const MORE: f64 = 0.01;
 
-/// ... and this many times as long as usual: the load of other programs changes from window to window.
+/// The permitted factor of the increase over the usual time. The load of other programs changes
+/// from window to window.
 const LONGER: f64 = 1.25;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,7 +25,8 @@ pub(crate) struct Share {
     least: f64,
     most: f64,
     now: f64,
-    /// The part of the time that the process waits in windows with the least share. Later windows weigh more.
+    /// The part of the time in which the process waits in windows with the least share. Later
+    /// windows weigh more.
     usual: Option<f64>,
 }
 
@@ -36,7 +41,8 @@ impl Share {
         self.now
     }
 
-    /// After a window in which the process waited for CPUs for this part of the time.
+    /// Returns the share after a window in which the process waited for CPUs for this part of the
+    /// time.
     pub(crate) fn after(self, waited: f64) -> Self {
         let more = (2.0 * self.now).min(self.most);
         match self.usual {

@@ -1,4 +1,4 @@
-//! What a tender says of its work.
+//! Reports of a tender.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,35 +12,36 @@ use crate::mappings::{Excluded, Extent};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Hindrance {
-    /// A forked child lives, and shares the memory: a collapse would copy what they share.
+    /// A forked child lives, and shares the memory. A collapse would copy the shared memory.
     Child {
         /// The number of children.
         count: usize,
     },
-    /// Tasks wait for memory.
+    /// Tasks of the machine wait for memory.
     Pressure {
-        /// The percentage of the last ten seconds.
+        /// The percentage of the last ten seconds in which tasks waited.
         percent: f64,
     },
-    /// There are too few free blocks of 2 MiB: the kernel would compact memory while the process waits.
+    /// There are too few free blocks of 2 MiB. The kernel would compact memory while the process
+    /// waits.
     NoFreeHugePages {
         /// Bytes in such blocks.
         free: u64,
     },
-    /// The process's control group, or one above, has too little left.
+    /// The process's control group, or a group above it, has too little memory left.
     ControlGroup {
-        /// Bytes.
+        /// Bytes that are left.
         left: u64,
     },
-    /// The process has disabled transparent huge pages since it is tended.
+    /// The process has disabled transparent huge pages since the tender began.
     SwitchedOff,
     /// The process has ended or started another program.
     Gone,
-    /// It was asked to stop.
+    /// The tender was stopped.
     Stopped,
-    /// The process keeps the kernel waiting for its memory map.
+    /// The process makes the kernel wait for its memory map.
     Stuck,
-    /// Its files in `/proc` cannot be read.
+    /// The files of the process in `/proc` cannot be read.
     Unreadable,
     /// No thread could be started for the pass.
     NoThread,
@@ -79,14 +80,15 @@ impl fmt::Display for Hindrance {
 pub enum TendRefusal {
     /// No huge page is free (`ENOMEM`).
     NoHugePage,
-    /// The process's control group has no room for one (`EBUSY`).
+    /// The process's control group has no room for a huge page (`EBUSY`).
     ControlGroup,
-    /// Pages are pinned, locked or on their way elsewhere (`EAGAIN`).
+    /// Pages are pinned, locked or being moved (`EAGAIN`).
     Busy,
-    /// Something in the range cannot be on a huge page (`EINVAL`): for example guard pages, write-protected pages, or it
-    /// was unmapped meanwhile. The kernel does not say which.
+    /// A part of the range cannot be on a huge page (`EINVAL`): for example guard pages,
+    /// write-protected pages, or memory that was unmapped meanwhile. The kernel does not report the
+    /// reason.
     Unsuitable,
-    /// For another reason.
+    /// The kernel refused for another reason.
     Other {
         /// The kernel's answer.
         errno: i32,
@@ -120,24 +122,24 @@ impl fmt::Display for TendRefusal {
 /// The result of one pass over a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PassReport {
-    /// The process.
+    /// The number of the process.
     pub pid: i32,
-    /// Its memory before.
+    /// The memory of the process before the pass.
     pub before: Extent,
-    /// And after.
+    /// The memory of the process after the pass.
     pub after: Extent,
-    /// Ranges of 2 MiB that are on a huge page now and were not.
+    /// Ranges of 2 MiB that the pass put on a huge page.
     pub collapsed: u64,
-    /// Bytes of holes that were filled with zeroes: what the process grew by.
+    /// Bytes of holes that were filled with zeroes. The process grew by this many bytes.
     pub filled: u64,
     /// Ranges that the kernel refused to collapse, by reason.
     pub refused: Vec<(TendRefusal, u64)>,
     /// Bytes in ranges with too many holes.
     pub sparse: u64,
-    /// True if the memory limit of its control group cannot be read. Then no hole is filled, and `sparse` has all
-    /// ranges with holes.
+    /// True if the memory limit of the process's control group cannot be read. Then the pass fills
+    /// no hole, and `sparse` contains all ranges with holes.
     pub is_limit_unknown: bool,
-    /// Bytes that are swapped out: holes.
+    /// Bytes that are swapped out. They count as holes.
     pub swapped: u64,
     /// Bytes at the ends of mappings, outside of whole aligned ranges of 2 MiB.
     pub edges: u64,
@@ -146,27 +148,29 @@ pub struct PassReport {
     /// CPU time of the calling thread.
     #[serde(serialize_with = "seconds")]
     pub cpu: Duration,
-    /// The longest collapse: writers of that range waited as long.
+    /// The time of the longest collapse. Writers of that range waited as long.
     #[serde(serialize_with = "seconds")]
     pub longest: Duration,
-    /// From its beginning to its end, rests included.
+    /// The time of the whole pass, rests included.
     #[serde(serialize_with = "seconds")]
     pub elapsed: Duration,
-    /// The reason why it ended early.
+    /// The reason why the pass ended early; `None` if it did not.
     pub hindrance: Option<Hindrance>,
 }
 
-/// If one part in this many of the memory comes while a pass runs, more is coming.
+/// A pass in which more than one part in this many of the memory was added will be followed by more
+/// growth.
 const MUCH: u64 = 16;
 
 impl PassReport {
-    /// Bytes that came while the pass ran.
+    /// Returns the number of bytes that the process added during the pass.
     #[must_use]
     pub fn grown(&self) -> u64 {
         self.after.all.saturating_sub(self.before.all)
     }
 
-    /// Returns whether so much memory came while the pass ran that it is likely that the process still loads its data.
+    /// Returns true if the process added so much memory during the pass that it probably still
+    /// loads its data.
     #[must_use]
     pub fn has_grown(&self) -> bool {
         self.grown() > self.after.all / MUCH
@@ -181,18 +185,18 @@ impl PassReport {
 /// The status of a tended process, between passes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Status {
-    /// The process.
+    /// The number of the process.
     pub pid: i32,
-    /// Its name.
+    /// The name of the process.
     pub name: String,
-    /// Passes that were made.
+    /// The number of passes.
     pub passes: u64,
-    /// Forked children that were seen.
+    /// The number of forked children that were seen.
     pub forks: u64,
-    /// The number of children that live.
+    /// The number of living children.
     pub children: usize,
-    /// The CPU time of the last one's `fork(2)`: an estimate by the page tables and what an entry costs on this machine.
-    /// `None` without a [`ForkCost`](crate::ForkCost).
+    /// The CPU time of the last `fork(2)`, estimated from the page tables and from the cost of an
+    /// entry on this machine. `None` without a [`ForkCost`](crate::ForkCost).
     #[serde(serialize_with = "seconds_if_known")]
     pub last_fork: Option<Duration>,
     /// The result of the last pass.

@@ -1,13 +1,14 @@
-//! A free huge page for the next collapse, which was written to a moment ago.
+//! A free huge page for the next collapse, which was written a moment ago.
 //!
-//! A collapse copies to a free huge page while it holds locks of the process's memory map. If this machine is a guest
-//! whose host has no memory behind that page yet, the copy waits for the host: 5 ms instead of 0.5 ms, in which page
-//! faults of the process wait. So the tender first writes to a huge page of its own and frees it. The kernel
-//! allocates the page next that was freed last on the same CPU.
+//! A collapse copies to a free huge page while it holds locks of the process's memory map. If this
+//! machine is a guest, and its host has no memory for that page yet, the copy waits for the host: 5
+//! ms instead of 0.5 ms, in which page faults of the process wait. So the tender first writes to a
+//! huge page of its own and frees the page. The kernel's next allocation is the page that was freed
+//! last on the same CPU.
 //!
-//! It is allocated by a collapse, not by a page fault. Each collapse first has every CPU empty its lists of new pages,
-//! which on busy CPUs takes up to 0.5 s. The collapse of the tender's own memory does this outside of the process's
-//! locks, and the next collapse finds little to empty.
+//! A collapse allocates this page, not a page fault. Each collapse first makes every CPU empty its
+//! lists of new pages, which on busy CPUs lasts up to 0.5 s. The collapse of the tender's own
+//! memory does this without the process's locks, so the next collapse finds little to empty.
 
 use hugekit::HUGE_PAGE_BYTES;
 
@@ -17,12 +18,13 @@ use crate::own_memory::OwnMemory;
 pub(crate) struct BlockSupply(Option<OwnMemory>);
 
 impl BlockSupply {
-    /// Without addresses for it, collapses wait for the host.
+    /// Reserves addresses. Without addresses, collapses wait for the host.
     pub(crate) fn new() -> Self {
         Self(OwnMemory::reserve(HUGE_PAGE_BYTES).ok())
     }
 
-    /// Writes to a huge page and frees it. Whether there was one: the collapse tries again by itself.
+    /// Writes to a huge page and frees the page. Returns true if there was a huge page; without
+    /// one, the collapse tries again by itself.
     pub(crate) fn refresh(&self) -> bool {
         let Some(memory) = &self.0 else { return false };
         memory.touch(0);

@@ -23,33 +23,35 @@ use crate::pages::{Look, is_memory_there, look};
 /// `PF_KTHREAD` of the kernel's `sched.h`, as `/proc/PID/stat` shows it.
 const IS_OF_THE_KERNEL: u32 = 0x0020_0000;
 
-/// A process that may be tended, and that no other tender has. What stands for it are descriptors, so that no other
-/// process can be taken for it that is given its number later.
+/// A process that may be tended, and that no other tender tends. Descriptors identify the process,
+/// so a later process with the same number is never mistaken for it.
 #[derive(Debug)]
 pub struct Target {
     pid: i32,
     name: Vec<u8>,
     folder: ProcessFolder,
     descriptor: OwnedFd,
-    /// The addresses that differ at each start of a program. A forked child has the same, until it starts another one.
+    /// Addresses that differ at each start of a program. A forked child has the same addresses
+    /// until it starts another program.
     program: Program,
-    /// When it was opened.
+    /// The parent of the process when it was opened.
     parent: i32,
-    /// Its page map, which only a process that may debug the target can open. A tender locks it, so that a second
-    /// tender of the target notices the first, and no other user's process can take the lock.
+    /// The page map of the process, which only a process that may debug the target can open. A
+    /// tender locks the page map, so a second tender of the target finds the lock, and no other
+    /// user's process can take it.
     pages: File,
 }
 
 impl Target {
     /// # Errors
-    /// The reason why it cannot be tended. The kernel was asked.
+    /// [`TendError`] with the reason why the process cannot be tended, after a check by the kernel.
     pub fn open(pid: i32) -> Result<Self, TendError> {
         let target = Self::beside_a_tender(pid)?;
         lock(pid, &target.pages)?;
         Ok(target)
     }
 
-    /// Like [`open`](Self::open), also of one that another tender has: to look at.
+    /// Like [`open`](Self::open), also for a process of another tender, for inspection only.
     pub(crate) fn beside_a_tender(pid: i32) -> Result<Self, TendError> {
         let gone = || TendError::Gone { pid };
         let unread = |error| TendError::of_reading(pid, error);
@@ -84,13 +86,13 @@ impl Target {
         Ok(Self { pid, name: stat.name, folder, descriptor, program, parent, pages })
     }
 
-    /// Its number.
+    /// Returns the number of the process.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Its first thread's name. Other bytes than UTF-8 are replaced.
+    /// Returns the name of the process's first thread. Bytes that are not UTF-8 are replaced.
     #[must_use]
     pub fn name(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.name)
@@ -104,8 +106,8 @@ impl Target {
         self.descriptor.as_fd()
     }
 
-    /// All 2 MiB of a survey's ranges in which something is there, except those with lazily freed pages: these are noted
-    /// in the survey.
+    /// Returns every 2 MiB of a survey's ranges with pages in memory, except those with lazily
+    /// freed pages, which are recorded in the survey.
     pub(crate) fn look(&self, survey: &mut Survey) -> Result<Vec<Look>, TendError> {
         let unread = |errno: Errno| TendError::of_reading(self.pid, errno.into());
         let mut looks = Vec::new();
@@ -126,22 +128,25 @@ impl Target {
         self.program
     }
 
-    /// Returns whether it was a forked child of one of these when it was opened, and had not started another program.
+    /// Returns true if the process was a forked child of one of these processes when it was opened,
+    /// and had not started another program.
     pub(crate) fn is_child_of(&self, parents: &[(i32, Program)]) -> bool {
         parents.contains(&(self.parent, self.program))
     }
 
-    /// Returns whether it has disabled transparent huge pages, which it may do at any time.
+    /// Returns true if the process has disabled transparent huge pages, which a process may do at
+    /// any time.
     pub(crate) fn has_switched_off(&self) -> bool {
         has_switched_off(&self.folder).unwrap_or(false)
     }
 
-    /// Returns whether it still runs the program that it ran when it was opened.
+    /// Returns true if the process still runs the program that it ran when it was opened.
     pub(crate) fn is_there(&self) -> bool {
         self.resident().is_some()
     }
 
-    /// Its bytes in memory, if it still runs the program that it ran when it was opened.
+    /// Returns the bytes of the process in memory, if it still runs the program that it ran when it
+    /// was opened.
     pub(crate) fn resident(&self) -> Option<u64> {
         let stat = self.folder.stat().ok()?;
         let is_there = !stat.is_zombie() && stat.program == self.program;
@@ -161,7 +166,7 @@ fn refused(pid: i32, call: &'static str, error: &io::Error) -> TendError {
     }
 }
 
-/// A lock on the page map. It needs no file of the tender's, and goes with the process.
+/// Locks the page map. The lock needs no file of the tender's, and ends with the process.
 fn lock(pid: i32, pages: &File) -> Result<(), TendError> {
     match flock(pages, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Err(TendError::Taken { pid }),

@@ -1,4 +1,4 @@
-//! How long a process waits for CPUs while the tender works, and the share of a CPU that follows from it.
+//! The time that a process waits for CPUs while the tender works, and the resulting share of a CPU.
 
 use std::time::{Duration, Instant};
 
@@ -6,23 +6,25 @@ use crate::options::TendOptions;
 use crate::share::Share;
 use hugekit_machine::processes::ProcessFolder;
 
-/// In this time a process wakes several times, and several ranges are collapsed.
+/// The length of a window. In this time a process wakes several times, and several ranges are
+/// collapsed.
 const WINDOW: Duration = Duration::from_millis(50);
 
-/// Reading thousands of threads takes long: a window is this many times as long.
+/// Reading thousands of threads lasts long: a window is this many times as long.
 const READING: u32 = 50;
 
 /// The windows of a pass.
 #[derive(Debug)]
 pub(crate) struct Waits {
     share: Share,
-    /// When the window began, and how long the process had waited for CPUs by then.
+    /// The start of the window, and the time that the process had waited for CPUs until then.
     began: Option<(Instant, Duration)>,
     window: Duration,
 }
 
 impl Waits {
-    /// A kernel that does not count waits leaves the share at its least.
+    /// Makes the windows of a pass. If the kernel does not count waits, the share stays at its
+    /// least value.
     pub(crate) fn new(options: &TendOptions, process: &ProcessFolder) -> Self {
         let mut waits = Self { share: Share::new(options), began: None, window: Duration::ZERO };
         waits.begin(process);
@@ -61,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// The first CPU that this thread may use.
+    /// Returns the first CPU that this thread may use.
     fn one_cpu() -> CpuSet {
         let allowed = sched_getaffinity(None).unwrap();
         let mut one = CpuSet::new();

@@ -1,4 +1,4 @@
-//! Where results go: standard output, or a file that is either complete or as it was.
+//! Destinations of results: standard output, or a file that is either complete or unchanged.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -36,10 +36,10 @@ impl FileSink {
         matches!(self, Self::Stdout)
     }
 
-    /// Makes sure, before minutes of measuring, that the result can be written.
+    /// Checks that the result can be written. Call this before minutes of measuring.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// An error if the file cannot be made.
     pub fn open(&self) -> anyhow::Result<OpenSink<'_>> {
         match self {
             Self::Stdout => Ok(OpenSink(FilePlace::Stdout)),
@@ -57,12 +57,12 @@ pub struct OpenSink<'a>(FilePlace<'a>);
 #[derive(Debug)]
 enum FilePlace<'a> {
     Stdout,
-    /// A device, a pipe or a socket: something that a renamed file must not take the place of.
+    /// A device, a pipe or a socket, which must not be replaced by a renamed file.
     Special {
         file: File,
         path: &'a Path,
     },
-    /// Written beside its place first and moved there when complete.
+    /// A regular file. The result is written beside it, and renamed when it is complete.
     Regular {
         file: NewFile,
         path: &'a Path,
@@ -79,10 +79,10 @@ impl<'a> FilePlace<'a> {
 }
 
 impl OpenSink<'_> {
-    /// Writes the result; a file has its name afterwards, and on an error the bytes that it had before.
+    /// Writes the result. A file then has its name; after an error, it has its former bytes.
     ///
     /// # Errors
-    /// Standard output or the file cannot be written.
+    /// An error if standard output or the file cannot be written.
     pub fn write(self, text: &str) -> anyhow::Result<()> {
         match self.0 {
             FilePlace::Stdout => write_out(text).context("cannot print"),
@@ -96,13 +96,13 @@ impl OpenSink<'_> {
     /// Writes the result as JSON.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub fn write_json(self, value: &impl Serialize) -> anyhow::Result<()> {
         self.write(&(serde_json::to_string_pretty(value)? + "\n"))
     }
 }
 
-/// The words before the reason.
+/// Returns the beginning of the message, to which the reason is added.
 #[must_use]
 pub fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())

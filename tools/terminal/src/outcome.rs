@@ -1,5 +1,6 @@
-//! The end of a command: its exit code, and its error. Two kinds of errors are printed in another way: mistakes in the
-//! arguments that only the machine shows, such as more memory than there is, and errors with a remedy.
+//! The end of a command: its exit code and its error. Two kinds of errors are printed differently:
+//! mistakes in the arguments that only this machine reveals, such as more memory than it has, and
+//! errors with a remedy.
 
 use std::error::Error;
 use std::fmt;
@@ -11,10 +12,11 @@ use hugekit::error_chain;
 use hugekit_machine::size::Size;
 use rustix::process::{Resource, getrlimit};
 
-/// Exit code of a run that Ctrl-C ended: 128 + SIGINT, as shells have it.
+/// The exit code of a run that Ctrl-C ended: 128 + SIGINT, as in shells.
 pub const INTERRUPTED: u8 = 130;
 
-/// Ends the program as the parser of arguments does: message on standard error, exit code 2.
+/// An error that ends the program as the parser of arguments does: message on standard error, exit
+/// code 2.
 #[derive(Debug)]
 pub struct UsageError(pub String);
 
@@ -26,8 +28,9 @@ impl fmt::Display for UsageError {
 
 impl Error for UsageError {}
 
-/// The exit code of a command that ended so. An error is printed by `say`, line by line: its causes, but no backtrace,
-/// which does not help a user of the command; then its remedy. A [`UsageError`] ends the program.
+/// Returns the exit code of a command with this outcome. `say` prints an error line by line: its
+/// causes without a backtrace, which does not help a user of the command, and then its remedy. A
+/// [`UsageError`] ends the program.
 pub fn exit_code(
     outcome: anyhow::Result<ExitCode>,
     command: impl FnOnce() -> clap::Command,
@@ -45,7 +48,8 @@ pub fn exit_code(
     })
 }
 
-/// The remedy that an error has, or that of the limit of file sizes, which any write may meet.
+/// Returns the remedy of an error. If the error has none, returns the remedy for the limit of file
+/// sizes, if that is the reason.
 fn remedy(error: &anyhow::Error) -> Option<String> {
     if let Some(Remedied { remedy, .. }) = error.downcast_ref() {
         return Some(remedy.clone());
@@ -64,7 +68,7 @@ fn remedy(error: &anyhow::Error) -> Option<String> {
     })
 }
 
-/// Ends the program as for a mistake in the arguments, with the usage of the subcommand that was asked for.
+/// Ends the program as for a mistake in the arguments, with the usage of the requested subcommand.
 fn refuse(mut cli: clap::Command, message: &str) -> ! {
     cli.build();
     let mut command = &mut cli;
@@ -77,17 +81,17 @@ fn refuse(mut cli: clap::Command, message: &str) -> ! {
     command.error(ErrorKind::ValueValidation, message).exit()
 }
 
-/// An error with what can be done about it, which is said on a line of its own.
+/// An error with a remedy, which is printed on a line of its own.
 #[derive(Debug)]
 pub struct Remedied {
     /// The failure.
     pub message: String,
-    /// The step that helps.
+    /// The remedy: a step that helps.
     pub remedy: String,
 }
 
 impl Remedied {
-    /// An error that has a remedy, or none.
+    /// Returns an error with a remedy, or without one.
     #[must_use]
     pub fn error(
         error: impl Error + Send + Sync + 'static,
@@ -108,7 +112,7 @@ impl fmt::Display for Remedied {
 
 impl Error for Remedied {}
 
-/// An error with another message, and with the remedy that it has.
+/// Returns an error with another message and the same remedy.
 #[must_use]
 pub fn with_remedy(error: anyhow::Error, message: impl FnOnce(String) -> String) -> anyhow::Error {
     match error.downcast::<Remedied>() {

@@ -1,4 +1,4 @@
-//! Text for a terminal: 80 columns, and colour where it is welcome.
+//! Text for a terminal: 80 columns, and colour if the terminal wants it.
 
 use std::io::{self, Write};
 
@@ -7,20 +7,20 @@ use hugekit_machine::plain;
 /// Columns of a line.
 pub const COLUMNS: usize = 80;
 
-/// Writes to standard output. Colours are taken out again unless that is a terminal that wants them,
-/// and a reader that has seen enough, such as `head`, is no error.
+/// Writes to standard output. Colours are removed unless standard output is a terminal that wants
+/// them. A reader that stops reading, such as `head`, is no error.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// An error if standard output cannot be written.
 pub fn write_out(text: &str) -> io::Result<()> {
     write_to_reader(text).map(|_has_reader| ())
 }
 
-/// Writes like [`write_out`], and returns whether a reader is left: without one, a command that prints results as they come
-/// has nothing more to do.
+/// Writes like [`write_out`], and returns true if there is still a reader. Without a reader, a
+/// command that prints results step by step can stop.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// An error if standard output cannot be written.
 pub fn write_to_reader(text: &str) -> io::Result<bool> {
     let mut out = anstream::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -29,19 +29,19 @@ pub fn write_to_reader(text: &str) -> io::Result<bool> {
     }
 }
 
-/// A line on standard error, for people. Nothing in it acts on their terminal, and where no reader is left,
-/// it is not said.
+/// Prints a line to standard error, for people. No character of the line acts on the terminal. If
+/// there is no reader, the line is dropped.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", plain(text));
 }
 
-/// `1 unit`, `2 units`.
+/// Returns a number with its noun: `1 unit`, `2 units`.
 #[must_use]
 pub fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Breaks at spaces; a longer word, such as a path, keeps its line to itself.
+/// Breaks the text at spaces. A longer word, such as a path, has a line of its own.
 #[must_use]
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     let (mut lines, mut line) = (Vec::new(), String::new());

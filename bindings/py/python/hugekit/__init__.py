@@ -1,4 +1,4 @@
-"""Huge-page memory for Python on Linux: clean arrays, parallel clears and copies, snapshots.
+"""Huge-page memory for Python on Linux: zeroed arrays, parallel clears and copies, snapshots.
 
 >>> import hugekit
 >>> array = hugekit.zeros((1000, 1000))          # on huge pages, cleared before
@@ -11,24 +11,25 @@
 
 Processes
     Children of a fork (``os.fork``, or ``multiprocessing`` with the start method "fork") do not inherit arrays of
-    :func:`zeros` and regions: touching one there ends the child with SIGSEGV. Deleting them is safe. :func:`zeros`
-    makes new arrays there; pools and regions of the parent raise RuntimeError. For arrays that children inherit use
-    ``zeros(shape, shared=True)``: each process sees the writes of the others. Processes that are started by "spawn" or
-    "forkserver" get copies, as of any array. Children cannot use snapshots of the parent. They may write arrays that
-    the parent has a snapshot of.
+    :func:`zeros` and regions: an access to such an array ends the child with SIGSEGV. Deleting it is safe. In a child,
+    :func:`zeros` makes new arrays; pools and regions of the parent raise RuntimeError. For arrays that children
+    inherit, use ``zeros(shape, shared=True)``: each process sees the writes of the others. Processes that "spawn" or
+    "forkserver" starts get copies, as of any array. Children cannot use snapshots of the parent. They may write to
+    arrays of which the parent has a snapshot.
 
 Signals
     If this process may handle page faults of system calls (root, or ``sysctl vm.unprivileged_userfaultfd=1``), a thread
-    of hugekit does, and the program notices nothing. Otherwise snapshots copy memory at once. Faults of forks, of memory
-    that is cleared at its first touch, and of snapshots for which that mode is named are handled *in place*: in a
-    handler of SIGBUS, or of SIGSEGV for forks on transparent huge pages. ``serving`` has the result. Enable Python's faulthandler before these are made, before or after the import of
-    hugekit. If it is enabled later, hugekit installs its handlers again at the next snapshot, fork or region, but
-    cannot handle faults of existing ones until then.
+    of hugekit handles them, and the program notices nothing. Otherwise snapshots copy memory at once. Faults of forks
+    and of memory that is cleared at its first access are then handled *in place*: in a handler of SIGBUS, or of SIGSEGV
+    for forks on transparent huge pages. So are faults of snapshots with ``fault_mode="in place"``. ``serving`` returns
+    the mode. Enable Python's faulthandler before the first such snapshot, fork or region, before or after the import
+    of hugekit. If faulthandler is enabled later, hugekit installs its handlers again at the next snapshot, fork or
+    region, but cannot handle faults of existing ones until then.
 
     Only the main interpreter of a process can import hugekit.
 
 Threads
-    Long work releases the GIL. As with numpy, the program must see to it that no other thread writes to memory that is
+    Long work releases the GIL. As with numpy, the program must ensure that no other thread writes to memory that is
     being copied or cleared.
 """
 
@@ -36,7 +37,7 @@ from __future__ import annotations
 
 from . import _interpreter as _interpreter  # isort: split
 
-import logging as _logging  # A process that gives up rights may not find it later.
+import logging as _logging  # Later, a process without its former rights may not find it.
 import sys as _sys
 
 import numpy as _numpy
@@ -111,7 +112,7 @@ __all__ = [
 
 
 def zeros_like(array, dtype=None, *, pool=None, threads=None, shared=False):
-    """Make a zeroed array on huge pages, with the shape, dtype and order of another one; see :func:`zeros`.
+    """Make a zeroed array on huge pages, with the shape, dtype and order of another array; see :func:`zeros`.
 
     >>> hugekit.zeros_like(numpy.ones((2, 3), "f4")).shape
     (2, 3)
@@ -125,7 +126,7 @@ def zeros_like(array, dtype=None, *, pool=None, threads=None, shared=False):
 
 
 def empty_like(array, dtype=None, *, pool=None, threads=None, shared=False):
-    """Make an array as :func:`zeros_like` does. It is zeroed, because a pool allocates only clean memory.
+    """Make an array as :func:`zeros_like` does. The array is zeroed, because a pool allocates only zeroed memory.
 
     >>> hugekit.empty_like(numpy.ones((2, 3), "f4")).dtype.name
     'float32'

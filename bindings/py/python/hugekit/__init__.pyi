@@ -90,7 +90,7 @@ class Saved:
         """The path of the file."""
     @property
     def is_full(self) -> bool:
-        """Whether the file contains all arrays, and so begins a chain."""
+        """True if the file contains all arrays, so that it begins a chain."""
     @property
     def reason(self) -> str | None:
         """The reason why the file is full; None for a delta."""
@@ -102,22 +102,22 @@ class Saved:
         """Bytes of the file."""
     @property
     def state(self) -> str:
-        """The state after this file, as ``hugekit delta info`` prints it."""
+        """The ID of the state after this file, as ``hugekit delta info`` prints it."""
     @property
     def copied_bytes(self) -> int:
-        """Bytes of the arrays that were copied at once, because they cannot be protected."""
+        """Bytes of the arrays that were copied at once, because these arrays cannot be protected."""
     @property
     def copied(self) -> dict[str, str]:
-        """The names of these arrays, with the reasons."""
+        """The names of the arrays that were copied at once, with the reasons."""
     @property
     def paused(self) -> float:
-        """Seconds for which all Python code was stopped, so that the arrays are of one moment."""
+        """The seconds during which all Python code was stopped, so that all arrays are of one moment."""
     @property
     def seconds(self) -> float:
         """Seconds until the file was complete."""
 
 class Saving:
-    """A save that a thread is writing. Made by ``Checkpointer.save(path, wait=False)``.
+    """A save that a thread is writing. ``Checkpointer.save(path, wait=False)`` returns it.
 
     >>> weights = numpy.ones((512, 1024))
     >>> folder = tempfile.TemporaryDirectory()
@@ -132,40 +132,42 @@ class Saving:
         """Wait until the file is complete, and return the result.
 
         Args:
-            timeout: in seconds. By default no limit.
+            timeout: the limit in seconds. By default no limit.
 
         Raises:
-            TimeoutError: the save takes longer. It continues.
-            RuntimeError: this process is a forked child; its parent makes the save.
-            Exceptions of :meth:`Checkpointer.save`.
+            TimeoutError: the save was not complete within the limit. The save continues.
+            RuntimeError: this process is a forked child, and its parent makes the save.
+            Exceptions: those of :meth:`Checkpointer.save`, if the save has failed.
         """
     def done(self) -> bool:
-        """Return whether the save is complete or has failed.
+        """Return True if the save is complete or has failed.
 
         Raises:
-            RuntimeError: this process is a forked child; its parent makes the save.
+            RuntimeError: this process is a forked child, and its parent makes the save.
         """
 
 class Checkpointer:
-    """Saves arrays many times: the first file is full, each later one contains the changes.
+    """A saver of arrays: the first file is full, and each later file contains only changes.
 
-    After a save the arrays stay protected. The first write to each 2 MiB (64 KiB on base pages) is noted, and costs one
-    page fault. The next save reads and writes only these, in blocks of 4 KiB. Each file is a delta for the commands
-    ``hugekit delta info``, ``merge`` and ``apply``.
+    After a save the arrays stay protected. The first write to each 2 MiB (64 KiB on base pages) is recorded, and costs
+    one page fault. The next save reads only these bytes, and writes the changed blocks of 4 KiB. Each file is a delta
+    for the commands ``hugekit delta info``, ``merge`` and ``apply``.
 
     Args:
-        arrays: a dict, list or tuple of numpy arrays and CPU tensors of torch, nested to any depth, such as
-            ``{"model": model.state_dict(), "optimizer": optimizer.state_dict()}``; or a function that returns one.
-            Each save reads it again; numbers, strings and None are saved as they are then. If the program replaces
-            tensors instead of writing to them, give a function. Arrays that share memory are stored once.
+        arrays: a dict, list or tuple of numpy arrays and CPU tensors of torch, nested to any depth, such as ``{"model":
+            model.state_dict(), "optimizer": optimizer.state_dict()}``; or a function that returns such an object. Each
+            save reads the object, or calls the function, again. Numbers, strings and None are saved with their values
+            at that time. If the program replaces tensors instead of writing to them, pass a function. Arrays that share
+            memory are stored once.
         reserve: memory for the copies that writers make while a file is written; see :class:`Reserve`.
-        fault_mode: see :func:`snapshot`; it also applies between saves. In place, a system call that writes to an array
-            fails with EFAULT unless these bytes were written since the last save, or :meth:`prepare_write` came first.
+        fault_mode: see :func:`snapshot`. The mode also applies between saves. In place, a system call that writes to an
+            array fails with EFAULT unless the program called :meth:`prepare_write` before, or wrote to the same bytes
+            since the last save.
         granule: see :func:`snapshot`.
         max_cow_bytes: see :func:`snapshot`.
         strict: see :func:`snapshot`. Each save copies the arrays that cannot be protected.
 
-    A tag of each block of 4 KiB tells whether it has changed. At most 64 files of the chain stay open. If files are
+    A tag of each block of 4 KiB shows if the block has changed. At most 64 files of the chain stay open. If files are
     removed or written to, the next file is larger. Arrays of less than 1 MiB are copied at each save. In a forked child
     the first save is full.
 
@@ -197,22 +199,24 @@ class Checkpointer:
     ) -> Saved:
         """Save the arrays as they are now.
 
-        Writes of Python code after the start of the call are not in the file. Writes of threads without the GIL during
-        the call are in the file or not, as for :func:`snapshot`. The file gets its name when it is complete; if the
-        process is killed before, an existing file stays. If an earlier save is not complete, the call waits for it.
+        Writes of Python code after the start of the call are not in the file. Writes of threads that do not hold the
+        GIL during the call may be in the file or not, as for :func:`snapshot`. The file gets its name when it is
+        complete. If the process is killed before, an existing file stays. If an earlier save is not complete, the call
+        waits for it.
 
         Args:
-            path: of the file; an existing one is replaced. If the changes would need that one, the new file is full. So
-                one path for all saves is safe; with a new path for each save, files are smaller.
-            full: save all bytes instead of the changes, so that older files are not needed.
-            wait: wait until the file is complete. If false, a thread writes it, and the call returns a :class:`Saving`.
-            fsync: the save is complete only when the file and its name are on their device.
+            path: the path of the file. An existing file is replaced. If the changes would need the existing file, the
+                new file is full. So one path for all saves is safe. With a new path for each save, files are smaller.
+            full: save all bytes instead of the changes, so that older files are not needed. By default False.
+            wait: wait until the file is complete. If False, a thread writes the file, and the call returns a
+                :class:`Saving`. By default True.
+            fsync: the save is complete only when the file and its name are on their device. By default True.
 
         Raises:
             SnapshotLost: writers changed more than ``max_cow_bytes`` before the file was complete, or the memory was
-                unmapped or replaced. There is no file; the next save is full.
+                unmapped or replaced. There is no file, and the next save is full.
             OSError: the file cannot be written, or with ``strict`` the memory cannot be protected. The next save is full.
-            TypeError, ValueError: an object among the arrays cannot be saved; the message has its name.
+            TypeError, ValueError: an object among the arrays cannot be saved. The message contains its name.
         """
     @overload
     def save(
@@ -225,39 +229,41 @@ class Checkpointer:
     def restore(self, paths: _Path | Sequence[_Path]) -> Any:
         """Read a checkpoint into the arrays of this object; see :func:`restore`."""
     def prepare_write(self, array: Any) -> None:
-        """Let a system call write to an array, or to a contiguous view of one, without EFAULT. It counts as changed.
+        """Let a system call write to an array, or to a contiguous view of an array, without EFAULT. The array counts as
+        changed.
 
-        Only arrays whose faults are handled in place need it; see :func:`snapshot`.
+        Only arrays whose faults are handled in place need this call; see :func:`snapshot`.
 
         Raises:
             RuntimeError: a save is not complete yet.
         """
     @property
     def serving(self) -> Serving | None:
-        """How faults of writers are handled since the last save: "threaded" or "in place"; "copied" if arrays are copied at each save. None if no array is that large."""
+        """The mode in which faults of writers are handled since the last save: "threaded" or "in place". "copied" if
+        arrays are copied at each save. None if all arrays are smaller than 1 MiB.
+        """
     def close(self) -> None:
-        """Lift the protection of the arrays, after waiting for a save that is not complete. A second call does nothing."""
+        """Lift the protection of the arrays. If a save is not complete, wait for it. A second call does nothing."""
     def __enter__(self) -> Checkpointer: ...
     def __exit__(self, *_error: object) -> None: ...
 
 def restore(paths: _Path | Sequence[_Path], arrays: Any) -> Any:
     """Read a checkpoint into existing arrays.
 
-    Everything is checked before a byte of an array changes: all checksums of all files, that each file follows on the
-    one before, and that names, shapes, dtypes and orders in memory are those of the arrays.
+    The call checks everything before a byte of an array changes: all checksums of all files, that each file follows on
+    the previous file, and that the arrays have the saved names, shapes, dtypes and orders in memory.
 
     Args:
         paths: a full file, and the deltas that follow on it, in order.
-        arrays: as for :class:`Checkpointer`; arrays and tensors are overwritten.
+        arrays: as for :class:`Checkpointer`. Arrays and tensors are overwritten.
 
     Returns:
-        The saved object with these arrays in it; numbers, strings and None are as they were saved.
+        The saved object, with these arrays in it. Numbers, strings and None have their saved values.
 
     Raises:
-        ValueError: a file is damaged, truncated, of another base, or in the wrong place; the message has its name and
-            the byte. Or an array differs from the saved one; the message has its name.
-        OSError: a file cannot be read. If this happens after everything was checked, the content of the arrays is
-            unspecified.
+        ValueError: a file is damaged, truncated, of another base, or in the wrong place. The message contains the name
+            of the file and the offset. Or an array differs from the saved array; the message contains its name.
+        OSError: a file cannot be read. If this happens after all checks, the content of the arrays is unspecified.
 
     >>> weights, folder = numpy.full(100_000, 7), tempfile.TemporaryDirectory()
     >>> saved = hugekit.Checkpointer({"weights": weights, "step": 3}).save(folder.name + "/0.delta")
@@ -270,12 +276,12 @@ def load_checkpoint(paths: _Path | Sequence[_Path], *, as_numpy: bool = False) -
 
     Args:
         paths: a full file, and the deltas that follow on it, in order.
-        as_numpy: return numpy arrays for saved tensors; dtypes that numpy lacks, such as bfloat16, become unsigned
-            integers of the same size.
+        as_numpy: return numpy arrays for saved tensors. Dtypes that numpy lacks, such as bfloat16, become unsigned
+            integers of the same size. By default False.
 
     Raises:
         ValueError: as for :func:`restore`.
-        ImportError: there are tensors, and torch cannot be imported.
+        ImportError: the file contains tensors, and torch cannot be imported.
         OSError: a file cannot be read.
 
     >>> folder = tempfile.TemporaryDirectory()
@@ -286,26 +292,26 @@ def load_checkpoint(paths: _Path | Sequence[_Path], *, as_numpy: bool = False) -
     """
 
 class Tender:
-    """Keeps the private memory of a process on huge pages, from outside, so that it forks in about a
-    tenth of the time. The process is this one or another. Its bytes stay the same, and nothing
-    needs to be undone.
+    """A tender of a process: it keeps the private memory of the process on huge pages, from outside.
+    The process then forks in about a tenth of the time. The process is this process or another. Its
+    bytes do not change, and nothing needs to be undone.
 
-    The context manager works in a thread of its own: it makes a pass over the memory at once,
-    and one whenever the last forked child has ended. :meth:`collapse` makes one pass now, for
-    example before workers are forked.
+    A tender that is used as a context manager works in a thread of its own. It makes a pass over
+    the memory at once, and another pass whenever the last forked child has ended. :meth:`collapse`
+    makes one pass now, for example before workers are forked.
 
     Args:
-        pid: the process. By default this one.
+        pid: the number of the process. By default this process.
         density: collapse a 2 MiB range only if at least this share of it is populated, from 0 to 1.
-        growth: the most memory to fill holes with, as a share of the private memory of the process.
+        growth: the most memory for filling holes, as a share of the private memory of the process.
             Holes are filled with zeroes.
-        cpu_share: the most CPU time to use, as a share of one CPU.
+        cpu_share: the most CPU time for the tender, as a share of one CPU.
         bytes_per_second: the most bytes to collapse per second.
-        keep_free: bytes of free huge pages to leave for other uses.
+        keep_free: bytes of free huge pages that are left for other uses.
 
     Raises:
         ValueError: there is no such process.
-        PermissionError: the process is another user's.
+        PermissionError: the process belongs to another user.
         OSError: the process has another tender (EBUSY), or the kernel is older than Linux 6.1
             (EOPNOTSUPP).
 
@@ -331,14 +337,14 @@ class Tender:
     ) -> Tender: ...
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The number of the process."""
     def collapse(self) -> dict[str, Any]:
-        """Make one pass now. Ctrl-C ends it within a tenth of a second.
+        """Make one pass over the memory now. Ctrl-C ends the pass within a tenth of a second.
 
         Returns:
             The output of ``hugekit tend --once --json``: the memory ``before`` and ``after`` as
                 ``huge`` of ``all`` bytes, the number of 2 MiB ranges that were ``collapsed``, the
-                bytes of holes that were ``filled``, and the ``hindrance`` if it ended early.
+                bytes of holes that were ``filled``, and the ``hindrance`` if the pass ended early.
 
         Raises:
             RuntimeError: the tender works in its own thread, or has ended.
@@ -346,18 +352,18 @@ class Tender:
         """
     @property
     def status(self) -> dict[str, Any] | None:
-        """The work of the tender in its own thread, as ``hugekit tend --json`` prints it. None before
-        its first pass.
+        """The work of the tender's own thread, as ``hugekit tend --json`` prints it. None before its
+        first pass.
         """
     def __enter__(self) -> Tender: ...
     def __exit__(self, *exception: object) -> None: ...
 
 class Image:
-    """Memory on huge pages that no process can change, and that many processes map privately: each
-    process has the same pages until it writes to them. Made by :meth:`load` and :meth:`of_broker`.
+    """Sealed memory on huge pages. No process can change it, and many processes map it privately: they
+    share its pages until they write to them. :meth:`load` and :meth:`of_broker` make an image.
 
-    The memory returns to the kernel when no process has the image or a mapping of it. The kernel
-    does not drop it under pressure, as it drops page cache.
+    The memory returns to the kernel when no process has the image or a mapping of the image. If
+    memory is short, the kernel does not drop the image, as it does with page cache.
 
     >>> with tempfile.NamedTemporaryFile() as file:
     ...     file.truncate(3 << 20)
@@ -380,25 +386,25 @@ class Image:
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> Image:
-        """Load a memory file of a virtual machine, or any other file. Holes and blocks of zeroes take
+        """Load a memory file of a virtual machine, or any other file. Holes and blocks of zeroes need
         no memory. Ctrl-C ends the load.
 
         Args:
-            path: a raw memory file, such as Firecracker, Cloud Hypervisor and QEMU write, or a full
-                delta.
+            path: a full delta, or a raw memory file as Firecracker, Cloud Hypervisor and QEMU write
+                it.
             deltas: paths of the deltas that follow, the oldest first. No merged file is written.
-            state: the state of a raw memory file, as ``hugekit delta info`` prints it: a first delta
-                that begins with another state is refused. By default the first delta may begin with
-                any state of the same length.
-            name: the name in /proc/self/maps, as ``/memfd:hugekit:NAME``.
+            state: the state of a raw memory file, as ``hugekit delta info`` prints it. A first
+                delta that begins with another state is refused. By default the first delta may
+                begin with any state of the same length.
+            name: the name in /proc/self/maps: ``/memfd:hugekit:NAME``. By default "image".
             threads: the number of threads that read a raw memory file. By default as many as are
-                useful. One thread applies deltas.
-            progress: called with the bytes read of all files; see :func:`clear`.
+                useful. Deltas are applied by one thread.
+            progress: called with the bytes that were read of all files; see :func:`clear`.
 
         Raises:
             OSError: a file cannot be read, or was changed during the load (EBUSY).
             ValueError: a file is empty or not regular, or a delta is damaged or does not follow on
-                the file before it.
+                the previous file.
             MemoryError: memory is short.
         """
     @staticmethod
@@ -411,73 +417,76 @@ class Image:
             name: the name of the image.
 
         Raises:
-            OSError: no broker listens, or it has no image of this name.
+            OSError: no broker listens at the socket, or the broker has no image of this name.
         """
     def map(self) -> memoryview:
-        """Map the image privately. No other process, and no other mapping, sees what is written.
+        """Map the image privately. No other process and no other mapping sees writes to this mapping.
 
-        The first read of each 2 MiB on a huge page costs a page fault. A write copies the base page,
-        and the 2 MiB around it are then mapped by base pages. If memory is short at this moment, the
-        kernel's OOM killer ends a process. Children of a fork inherit the mapping, and each has its
-        own bytes.
+        The first read of each 2 MiB on a huge page costs a page fault. The first write to a base
+        page copies the page, and the 2 MiB around it are then mapped by base pages. If memory is
+        short at this moment, the kernel's OOM killer ends a process. Children of a fork inherit the
+        mapping, and each child has its own bytes.
 
         Returns:
-            The bytes, writable. They are unmapped when the last view of them is deleted;
-                ``numpy.frombuffer(view, "u1")`` makes an array on them.
+            The bytes, writable. They are unmapped when the last view of them is deleted.
+                ``numpy.frombuffer(view, "u1")`` makes an array of them.
 
         Raises:
-            OSError: addresses or mappings are short.
+            OSError: the process has no addresses or mappings left.
         """
     @property
     def nbytes(self) -> int:
-        """Bytes of the image."""
+        """The length of the image in bytes."""
     @property
     def present_bytes(self) -> int:
-        """Bytes that the kernel has put pages behind. The other bytes are zero."""
+        """Bytes that are populated. The other bytes are zero."""
     @property
     def huge_bytes(self) -> int:
         """Bytes that were on huge pages when the image was loaded."""
     @property
     def path(self) -> str:
-        """A path by which other programs of this user open the image while this object exists, such as
-        a virtual machine monitor that restores from a memory file.
+        """A path by which other programs of this user can open the image while this object exists,
+        such as a virtual machine monitor that restores from a memory file.
         """
     def fileno(self) -> int:
-        """Return the descriptor of the image, opened for reading. It belongs to this object. A child
-        that inherits it, by ``pass_fds`` of :mod:`subprocess`, may open ``/proc/self/fd/N``.
+        """Return the descriptor of the image, opened for reading. The descriptor belongs to this
+        object. A child that inherits it, by ``pass_fds`` of :mod:`subprocess`, may open
+        ``/proc/self/fd/N``.
         """
 
 class Pool:
-    """Memory that is clean when it is allocated.
+    """A pool of memory that is zeroed when a region is allocated.
 
-    A pool owns memory on huge pages, or on the best pages that the machine has, and allocates
-    zeroed regions of it. Regions that were deleted are cleared in the background. The pool exists
-    until its last array and region are deleted.
+    The pool owns memory on huge pages, or on the best pages that the machine has, and allocates
+    zeroed regions of it. Memory of deleted regions is cleared in the background. The pool exists
+    until its last array and its last region are deleted.
 
     Args:
-        capacity: in bytes, rounded up to whole pages of the backing.
-        backing: "hugetlb 1G", "hugetlb 2M", "thp" or "base": the first one to try. By default
-            "hugetlb 2M". If it is not available, the next one is used, and ``fallbacks`` has the
-            reason.
-        strict: raise an error instead of using another backing.
+        capacity: the size in bytes, rounded up to a multiple of the backing's page.
+        backing: "hugetlb 1G", "hugetlb 2M", "thp" or "base": the first backing to try. By default
+            "hugetlb 2M". If it is not available, the next backing is used, and ``fallbacks``
+            contains the reason.
+        strict: raise an error instead of using another backing. By default False.
         populate_on_allocation: populate each region when it is allocated, and each fork when it is
             made. By default all memory is populated now, in parallel, so no region and no fork
-            waits for it. Use this if the capacity is only an upper limit.
-        threads: the number of threads that populate the pool, and clear or populate regions later.
-            By default as many as are useful.
-        scrub_threads: the number of low-priority threads that clear in the background.
-        watermarks: ``(low, high)`` in bytes. Clear in the background when fewer than ``low`` bytes
-            are clean, until ``high`` are. By default all dirty memory is cleared.
-        clearing: "at allocation" or "at fault": when dirty memory is cleared. By default "at
-            allocation".
-        name: the name in /proc/self/maps, as ``/memfd:hugekit:NAME``. By default "pool".
-        progress: called with the bytes populated; see :func:`clear`.
+            waits for it. Set this if the capacity is only an upper limit.
+        threads: the number of threads that populate the pool, and that later clear or populate
+            regions. By default as many as are useful.
+        scrub_threads: the number of low-priority threads that clear in the background. By default
+            1.
+        watermarks: ``(low, high)`` in bytes. Clearing in the background starts when fewer than
+            ``low`` bytes are clean, and stops when ``high`` bytes are clean. By default all dirty
+            memory is cleared.
+        clearing: "at allocation" or "at fault": the moment at which dirty memory is cleared. By
+            default "at allocation".
+        name: the name in /proc/self/maps: ``/memfd:hugekit:NAME``. By default "pool".
+        progress: called with the populated bytes; see :func:`clear`.
         broker: the path of the socket of a ``hugekit broker`` that leases the memory, already
-            populated. The capacity must be the size of its units.
-        adopt: the descriptor of a file that another process has made and populated, for example one
-            inherited from ``hugekit lease``. It is always closed. You guarantee that all its bytes
-            are zero, and that nothing else writes to it as long as the pool or an array of it
-            exists.
+            populated. The capacity must be the size of a unit of the broker.
+        adopt: the descriptor of a file that another process has made and populated, for example a
+            file from ``hugekit lease``. The call always closes the descriptor. You guarantee that
+            all bytes of the file are zero, and that no other code writes to it as long as the pool
+            or an array of it exists.
 
     Raises:
         MemoryError: memory or huge pages are short.
@@ -515,23 +524,25 @@ class Pool:
         fault_mode: FaultMode | None = None,
         progress: Progress | None = None,
     ) -> Region:
-        """Allocate zeroed memory of the pool, in one piece, with the buffer protocol.
+        """Allocate contiguous zeroed memory of the pool, with the buffer protocol.
 
         Args:
-            length: in bytes.
+            length: the length in bytes.
             threads: the number of threads that clear memory that is still dirty. By default the
-                pool's.
-            clearing: "at allocation" or "at fault". By default the pool's.
-            fault_mode: "threaded" or "in place": who handles the faults of memory that is cleared
-                at its first touch. By default threaded if this process may, otherwise in place.
-            progress: called with the bytes cleared or populated; see :func:`clear`.
+                pool's number.
+            clearing: "at allocation" or "at fault". By default the pool's setting.
+            fault_mode: "threaded" or "in place": the mode of fault handling for memory that is
+                cleared at its first access. By default threaded if this process may handle faults
+                of system calls, otherwise in place.
+            progress: called with the cleared or populated bytes; see :func:`clear`.
 
         Raises:
-            MemoryError: no free piece is long enough.
-            PermissionError: memory is to be cleared at its first touch, and this process may handle
-                no page faults.
+            MemoryError: the pool has no contiguous free memory of this length.
+            PermissionError: memory is to be cleared at its first access, and this process may not
+                handle page faults.
             ValueError: the length is 0.
-            RuntimeError: this process is a forked child; the pool belongs to its parent.
+            RuntimeError: this process is a forked child, and the pool belongs to the parent
+                process.
 
         >>> region = hugekit.Pool(1 << 20, backing="base").region(1000)
         >>> bytes(region) == bytes(1000)
@@ -554,8 +565,8 @@ class Pool:
     def empty(
         self, shape: _Shape, dtype: None = None, *, order: _Order = "C", threads: int | None = None
     ) -> npt.NDArray[np.float64]:
-        """Make an array on the pool's memory. It is zeroed, because a pool allocates only clean
-        memory.
+        """Make an array on the pool's memory. The array is zeroed, because a pool allocates only
+        zeroed memory.
         """
     @overload
     def empty(
@@ -566,18 +577,18 @@ class Pool:
         self, shape: _Shape, dtype: npt.DTypeLike, *, order: _Order = "C", threads: int | None = None
     ) -> Array: ...
     def scrub(self) -> int:
-        """Clear all memory that is dirty now. Returns the number of bytes cleared."""
+        """Clear all memory that is dirty now. Return the number of cleared bytes."""
     def pause_scrubbing(self) -> None:
-        """Stop clearing in the background until :meth:`resume_scrubbing`."""
+        """Stop clearing in the background until :meth:`resume_scrubbing` is called."""
     def resume_scrubbing(self) -> None:
         """Start clearing in the background again."""
     def stats(self) -> dict[str, int]:
-        """Return the state of the pool: pages of the backing by state (``holes``, ``clean``,
-        ``in_use``, ``dirty``), and bytes of work since it was made.
+        """Return the state of the pool: the numbers of pages of the backing by state (``holes``,
+        ``clean``, ``in_use``, ``dirty``), and the bytes of work since the pool was made.
         """
     @property
     def backing(self) -> Backing:
-        """The backing: "hugetlb 1G", "hugetlb 2M", "thp" or "base"."""
+        """The backing of the pool: "hugetlb 1G", "hugetlb 2M", "thp" or "base"."""
     @property
     def fallbacks(self) -> list[tuple[str, str]]:
         """The backings that were tried before, each with the reason why it was not used, as
@@ -585,19 +596,19 @@ class Pool:
         """
     @property
     def capacity(self) -> int:
-        """Bytes of the pool."""
+        """The capacity of the pool in bytes."""
     @property
     def page_size(self) -> int:
-        """Bytes of a page of the backing. Every region consists of whole pages."""
+        """The page size of the backing in bytes. Every region consists of whole pages."""
 
 class Pin:
-    """A range of a region that forks and snapshots copy at once. Made by :meth:`Region.pin`. It is a
-    context manager, and keeps the region's memory.
+    """A range of a region that every fork and snapshot copies at once. :meth:`Region.pin` makes it. A
+    pin is a context manager, and keeps the region's memory.
     """
     def __enter__(self) -> Pin: ...
     def __exit__(self, *_error: object) -> None: ...
     def close(self) -> None:
-        """End it: forks share the range again. A second call does nothing."""
+        """End the pin: later forks share the range again. A second call does nothing."""
     @property
     def closed(self) -> bool:
         """True if the pin was closed."""
@@ -606,45 +617,45 @@ class Region:
     """Zeroed memory of a pool, with the buffer protocol: ``memoryview(region)``,
     ``numpy.frombuffer(region)``.
 
-    Made by :meth:`Pool.region`. It returns to the pool when it is deleted, and all arrays and views
-    of it. Children of a fork do not inherit the memory: touching it there ends the child with
-    SIGSEGV.
+    :meth:`Pool.region` makes it. The memory returns to the pool when the region, and all arrays and
+    views of it, are deleted. Children of a fork do not inherit the memory: an access to it ends the
+    child with SIGSEGV.
     """
     def fork(self, *, granule: int | None = None, fault_mode: FaultMode | None = None) -> Region:
-        """Make a region with the same bytes. Later writes to one side are not seen by the other.
+        """Make a region with the same bytes. Neither region sees later writes to the other.
 
-        Nothing is copied at first. The first write to a granule, on either side, copies the
-        granule.
+        The call copies nothing. The first write to a granule, in the region or in the fork, copies
+        the granule.
 
         Args:
-            granule: bytes that are copied as a whole, a power of two. By default a page of the
-                backing, 64 KiB on base pages.
-            fault_mode: "threaded" or "in place": who copies. By default threaded if this process
-                may, otherwise in place.
+            granule: the number of bytes that one copy contains, a power of two. By default a page
+                of the backing, or 64 KiB on base pages.
+            fault_mode: "threaded" or "in place": the mode of fault handling. By default threaded if
+                this process may handle faults of system calls, otherwise in place.
 
         Raises:
             MemoryError: the pool has fewer bytes free than the region has.
-            PermissionError: this process may handle no page faults.
+            PermissionError: this process may not handle page faults.
             OSError: the memory is on pages of 1 GiB.
         """
     def snapshot(
         self, *, fault_mode: FaultMode | None = None
     ) -> Snapshot[npt.NDArray[np.uint8], View[np.uint8]]:
-        """Take a snapshot of the whole region, while writers continue; see :func:`hugekit.snapshot`."""
+        """Take a snapshot of the whole region while writers continue; see :func:`hugekit.snapshot`."""
     def release(self, offset: int, length: int) -> None:
-        """Discard the bytes of a range: it reads as zeroes afterwards. The range must consist of whole
-        pages of the backing; it may end at the region's end instead.
+        """Discard the bytes of a range. Afterwards the range reads as zeroes. The range must consist
+        of whole pages of the backing, or end at the region's end.
         """
     def prepare_write(self, offset: int = 0, length: int | None = None) -> None:
-        """Make a range writable without a fault, for a system call that writes to it, if faults are
-        handled in place. By default the whole region.
+        """Make a range writable without a fault. Call this before a system call writes to the range,
+        if faults are handled in place. By default the whole region.
         """
     def pin(self, offset: int = 0, length: int | None = None) -> Pin:
         """Make forks and snapshots copy a range at once, until the :class:`Pin` is closed. By default
         the whole region.
 
-        Use it for memory that a device or a running system call accesses by its pages: the region
-        keeps these pages.
+        Pin memory that a device or a running system call accesses by its pages: the region keeps
+        these pages.
 
         Raises:
             ValueError: the range is not in the region.
@@ -665,41 +676,41 @@ class Region:
         progress: Progress | None = None,
     ) -> None:
         """Map all pages of a range now, so that later accesses cause no faults. By default the whole
-        region, by one thread. None for ``threads`` means as many as are useful.
+        region, by one thread. If ``threads`` is None, as many threads as are useful.
         """
     @property
     def address(self) -> int:
         """The address of the first byte."""
     @property
     def mapped_length(self) -> int:
-        """Bytes that are mapped: the length rounded up to whole pages of the backing."""
+        """The number of mapped bytes: the length rounded up to a multiple of the backing's page."""
     @property
     def pool(self) -> Pool:
         """The pool of the region."""
     @property
     def serving(self) -> FaultMode | None:
-        """The handling of faults: "threaded" or "in place". None if accesses cause no faults that
-        hugekit handles.
+        """The mode of fault handling: "threaded" or "in place". None if hugekit handles no faults of
+        the region.
         """
     @property
     def shared_bytes(self) -> int:
-        """Bytes that the region shares with forks at this moment."""
+        """The number of bytes that the region shares with forks at this moment."""
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Reserve:
-    """Populated memory for the copies that writers make, reused by one snapshot after another.
+    """Populated memory for the copies that writers make, which one snapshot after another uses.
 
     Without a reserve, a write to a snapshotted array waits until the kernel has found and cleared
-    memory for its copy. This takes several times as long as the copy if free memory is short or
-    fragmented. A program that takes many snapshots makes a reserve when it starts. Snapshots that
-    exist at the same time share it. A snapshot may always hold as many bytes as its reserve has,
-    whatever ``max_cow_bytes`` is.
+    memory for the copy. If free memory is short or fragmented, this lasts several times as long as
+    the copy itself. A program that takes many snapshots should make a reserve when it starts.
+    Snapshots that exist at the same time share the reserve. A snapshot may always hold as many
+    bytes as its reserve has, whatever ``max_cow_bytes`` is.
 
     Args:
-        nbytes: rounded up to 2 MiB, and populated, in 0.1 to 0.2 s per GiB. It is large enough if
-            it holds the bytes that writers change until a snapshot is read. The size of the arrays
-            is always enough.
+        nbytes: the length in bytes, rounded up to a multiple of 2 MiB. The call populates them,
+            which lasts 0.1 to 0.2 s per GiB. The reserve is large enough if it has as many bytes as
+            writers change until a snapshot is read. The size of the arrays is always enough.
 
     Raises:
         MemoryError: less memory is available.
@@ -716,48 +727,51 @@ class Reserve:
     def __new__(cls, nbytes: int) -> Reserve: ...
     @property
     def nbytes(self) -> int:
-        """Bytes of the reserve."""
+        """The length of the reserve in bytes."""
 
 class Snapshot(Generic[_Arrays, _Views]):
-    """Arrays as they were at one moment, while the program continues to write them. Made by
-    :func:`snapshot`. It is a context manager; its end lifts the protection of the arrays.
+    """The content of arrays at one moment, while the program continues to write to them.
+    :func:`snapshot` makes it. A snapshot is a context manager; its end lifts the protection of the
+    arrays.
 
-    :meth:`to_numpy`, :meth:`write_to`, :meth:`save_npy` and :meth:`savez` read all of it and
-    release the bytes that they have read, so writers need not copy them aside any more. Only one of
-    them can be called, once.
+    :meth:`to_numpy`, :meth:`write_to`, :meth:`save_npy` and :meth:`savez` read the whole snapshot.
+    They release the bytes that they have read, so writers need not copy these bytes aside any more.
+    Only one of these methods can be called, and only once.
     """
     def __enter__(self) -> Snapshot[_Arrays, _Views]: ...
     def __exit__(self, *_error: object) -> None: ...
     def close(self) -> None:
-        """End it: the protection of the arrays is lifted. A second call does nothing."""
+        """End the snapshot: the protection of the arrays is lifted. A second call does nothing."""
     @overload
     def to_numpy(self, *, out: None = None, progress: Progress | None = None) -> _Arrays:
-        """Return the arrays as they were, as new arrays: one, a list or a dict, in the form that they
-        were given. Objects that are not arrays are returned as bytes of dtype uint8. Ends the
-        snapshot.
+        """Return the content of the arrays as new arrays: one array, a list or a dict, in the same
+        form as the arrays were passed. Objects that are not arrays are returned as bytes of dtype
+        uint8. The call ends the snapshot.
 
         Args:
-            out: arrays to read into, instead of new ones, in the same form and with as many bytes
-                each. They are returned.
+            out: arrays to read into, instead of new arrays, in the same form and with the same
+                numbers of bytes. The call returns them.
             progress: see :func:`clear`.
 
         Raises:
-            SnapshotLost: writers changed more than may be held, or the memory was unmapped or
-                replaced. The bytes that were read into ``out`` are a prefix of the snapshot.
-            ValueError: it has ended; or ``out`` does not match, and the snapshot has not ended.
+            SnapshotLost: writers changed more than the snapshot may hold, or the memory was
+                unmapped or replaced. The bytes that were read into ``out`` are a prefix of the
+                snapshot.
+            ValueError: the snapshot has ended. Or ``out`` does not match; the snapshot has not
+                ended then.
         """
     @overload
     def to_numpy(self, *, out: _Out, progress: Progress | None = None) -> _Out: ...
     def view(self) -> _Views:
-        """Return a :class:`View` of each array as it was: one, a list or a dict, in the form that they
-        were given. No byte is copied yet.
+        """Return a :class:`View` of the content of each array: one view, a list or a dict, in the same
+        form as the arrays were passed. The call copies no byte.
 
         The snapshot does not end, and can still be read as a whole. The protection of its arrays is
-        lifted when its views are deleted too.
+        lifted when its views are deleted, too.
 
         Raises:
-            ValueError: it has ended.
-            MemoryError: the process has no addresses for it.
+            ValueError: the snapshot has ended.
+            MemoryError: the process has no addresses for the view.
 
         >>> table = numpy.arange(1_000_000)
         >>> with hugekit.snapshot(table) as moment:
@@ -767,65 +781,67 @@ class Snapshot(Generic[_Arrays, _Views]):
         (500000, [10, 11, 12])
         """
     def prepare_write(self, array: _Memory | None = None) -> None:
-        """Make arrays writable without a wait, also for system calls such as ``readinto``. Their bytes
-        are copied aside first.
+        """Make arrays writable without a wait, also for system calls such as ``readinto``. The bytes
+        of the arrays are copied aside first.
 
         Args:
-            array: one of the arrays, or a contiguous view of one. By default all of them.
+            array: one of the arrays, or a contiguous view of an array. By default all arrays.
 
         Raises:
-            SnapshotLost: writers changed more than may be held, or the memory was unmapped or
-                replaced.
-            ValueError: it has ended.
+            SnapshotLost: writers changed more than the snapshot may hold, or the memory was
+                unmapped or replaced.
+            ValueError: the snapshot has ended.
         """
     def write_to(self, file: _File, *, progress: Progress | None = None) -> None:
-        """Write the bytes of all arrays in order to a file, without gaps and without a header. Ends
-        the snapshot.
+        """Write the bytes of all arrays in order to a file, without gaps and without a header. The
+        call ends the snapshot.
 
         Args:
-            file: an object with a ``write`` that accepts bytes. If ``write`` returns a number, the
-                rest is written by further calls. A plain file, such as ``open(path, "wb")`` returns,
-                is written without the GIL.
+            file: an object with a method ``write`` that accepts bytes. If ``write`` returns a
+                number, further calls write the rest. A plain file, such as ``open(path, "wb")``
+                returns, is written without the GIL.
             progress: see :func:`clear`.
 
         Raises:
-            SnapshotLost: writers changed more than may be held, or the memory was unmapped or
-                replaced. The bytes that were written are a prefix of the snapshot.
-            BlockingIOError: the file does not block, and accepts no more bytes for now. Its
-                ``characters_written`` counts the bytes of the snapshot that were written.
+            SnapshotLost: writers changed more than the snapshot may hold, or the memory was
+                unmapped or replaced. The bytes that were written are a prefix of the snapshot.
+            BlockingIOError: the file does not block, and accepts no more bytes now. The attribute
+                ``characters_written`` is the number of bytes of the snapshot that were written.
             OSError: the file's ``write`` accepted no byte.
-            ValueError: it has ended, or ``write`` returned more bytes than it was given.
+            ValueError: the snapshot has ended, or ``write`` returned a larger number than the bytes
+                that were passed to it.
             TypeError: ``write`` returned no number.
-            Exceptions of the file's ``write``.
+            Exceptions: those of the file's ``write``.
         """
     def save_npy(
         self, path: str | PathLike[str], *, fsync: bool = False, progress: Progress | None = None
     ) -> None:
-        """Save one array, byte for byte the same file as by ``numpy.save``. Ends the snapshot.
+        """Save one array to the same file, byte for byte, as ``numpy.save``. The call ends the
+        snapshot.
 
         The file gets its name when it is complete, and replaces an existing one.
 
         Args:
-            path: ``.npy`` is appended if it is missing, as by numpy.
+            path: the path of the file. As with numpy, ``.npy`` is appended if it is missing.
             fsync: wait until the file is on its device. By default False.
             progress: see :func:`clear`.
 
         Raises:
-            SnapshotLost: writers changed more than may be held, or the memory was unmapped or
-                replaced. There is no file then.
-            ValueError: it has ended, or has several arrays.
+            SnapshotLost: writers changed more than the snapshot may hold, or the memory was
+                unmapped or replaced. There is no file then.
+            ValueError: the snapshot has ended, or has several arrays.
             OSError: the file cannot be written.
         """
     def savez(
         self, path: str | PathLike[str], *, fsync: bool = False, progress: Progress | None = None
     ) -> None:
-        """Save all arrays as ``numpy.savez`` does: by their names in a dict, otherwise as ``arr_0``,
-        ``arr_1`` and so on. Ends the snapshot.
+        """Save all arrays as ``numpy.savez`` does. Arrays of a dict have its names; other arrays are
+        named ``arr_0``, ``arr_1`` and so on. The call ends the snapshot.
 
         The file gets its name when it is complete, and replaces an existing one.
 
         Args:
-            path: ``.npz`` is appended if it is missing, as by numpy.
+            path: the path of the file. As with numpy, ``.npz`` is appended if it is missing.
             fsync: wait until the file is on its device. By default False.
             progress: see :func:`clear`.
 
@@ -833,22 +849,22 @@ class Snapshot(Generic[_Arrays, _Views]):
             SnapshotLost, ValueError, OSError: see :meth:`save_npy`.
         """
     def stats(self) -> dict[str, float]:
-        """Return the costs: ``copied_by_writers`` and ``copied_by_others`` in granules; ``retained``,
-        ``most_retained``, ``cap`` and ``reserved`` (the part of ``cap`` that was allocated before)
-        in bytes; ``longest_fault``, the longest wait of a writer, in seconds. After the end they
-        are as they were before it.
+        """Return the costs of the snapshot: ``copied_by_writers`` and ``copied_by_others`` in
+        granules; ``retained``, ``most_retained``, ``cap`` and ``reserved`` (the part of ``cap``
+        that was allocated in advance) in bytes; ``longest_fault``, the longest wait of a writer, in
+        seconds. After the end of the snapshot, these are the costs until the end.
         """
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """The number of bytes of all arrays."""
     @property
     def serving(self) -> Serving | None:
-        """The handling of writers' faults: "threaded" or "in place"; "copied" if no array could be
-        protected. None if no array is that large.
+        """The mode in which faults of writers are handled: "threaded" or "in place". "copied" if no
+        array could be protected. None if no array is long enough to be protected.
         """
     @property
     def copied_bytes(self) -> int:
-        """Bytes that were copied at once, because they cannot be protected."""
+        """The number of bytes that were copied at once, because they cannot be protected."""
     @property
     def copied(self) -> dict[str, str]:
         """The names of the arrays that were copied at once, with the reasons. Arrays without a name
@@ -859,20 +875,21 @@ class Snapshot(Generic[_Arrays, _Views]):
         """True if the snapshot has ended."""
 
 class View(Generic[_D]):
-    """An array of a snapshot, read-only. Bytes are copied when they are first requested. Made by
-    :meth:`Snapshot.view`.
+    """A read-only array of a snapshot. Bytes are copied when they are first requested.
+    :meth:`Snapshot.view` makes it.
 
-    Numbers and slices return what numpy returns for them, and read only the bytes between the first
-    and the last byte of the result. ``numpy.asarray(view)`` reads everything. Bytes that were read
-    never change, and use memory until the view and the arrays made of it are deleted.
+    An index that is a number or a slice returns the same as in numpy, and reads only the bytes
+    between the first and the last byte of the result. ``numpy.asarray(view)`` reads everything.
+    Bytes that were read never change. They use memory until the view and the arrays made of it are
+    deleted.
 
     Raises:
-        SnapshotLost: by reading bytes that were not read before, if the snapshot is lost.
-        TypeError: by an index that is not a number, a slice or the name of a field.
+        SnapshotLost: bytes that were not read before are read, and the snapshot is lost.
+        TypeError: an index is not a number, a slice or the name of a field.
     """
     def rebase(self, address: int, nbytes: int) -> memoryview:
-        """Return ``nbytes`` bytes at an address in the array, read-only, for structures that hold
-        pointers into the array itself.
+        """Return ``nbytes`` bytes at an address in the array, read-only. This is for structures that
+        hold pointers into the array itself.
 
         Raises:
             ValueError: the address is outside the array.
@@ -898,23 +915,24 @@ class View(Generic[_D]):
         """The dtype of the array."""
     @property
     def nbytes(self) -> int:
-        """Bytes of the array, read or not."""
+        """The number of bytes of the array, read or not."""
 
 def clear(array: _Memory, *, threads: int | None = None, progress: Progress | None = None) -> None:
     """Set every byte of an array, or of another writable buffer, to zero.
 
     Args:
-        array: contiguous, in C or Fortran order, without Python objects.
+        array: an array or a buffer, contiguous in C or Fortran order, without Python objects.
         threads: the number of threads, the calling thread included. By default as many as are
             useful.
-        progress: called as ``progress(done, total)`` in bytes, or a progress bar with ``update``,
-            such as tqdm's. An exception of it ends the work; its attribute ``hugekit_done`` then
-            lists the bytes that are done, as pairs of offsets.
+        progress: a function that is called as ``progress(done, total)`` in bytes, or a progress bar
+            with a method ``update``, such as tqdm's. An exception in the call ends the work. The
+            attribute ``hugekit_done`` of the exception then lists the bytes that are done, as pairs
+            of offsets.
 
     Raises:
         ValueError: the array is not contiguous, or read-only (BufferError for some objects), or
             ``threads`` is 0.
-        TypeError: it has no buffer, or holds Python objects.
+        TypeError: the object has no buffer, or holds Python objects.
 
     >>> array = numpy.ones((1000, 1000))
     >>> hugekit.clear(array)
@@ -926,21 +944,23 @@ def copy(
 ) -> None:
     """Copy the bytes of one array, or of another buffer, to another.
 
-    Both must have the same number of bytes; arrays must also have the same shape, dtype and order.
+    ``dst`` and ``src`` must have the same number of bytes. Arrays must also have the same shape,
+    dtype and order.
 
     Args:
-        dst: writable and contiguous.
-        src: contiguous. It must not overlap ``dst``.
+        dst: the destination, writable and contiguous.
+        src: the source, contiguous. The source must not overlap ``dst``.
         threads: the number of threads, the calling thread included. By default as many as are
             useful.
-        progress: called as ``progress(done, total)`` in bytes, or a progress bar with ``update``,
-            such as tqdm's. An exception of it ends the work; its attribute ``hugekit_done`` then
-            lists the bytes that are done, as pairs of offsets.
+        progress: a function that is called as ``progress(done, total)`` in bytes, or a progress bar
+            with a method ``update``, such as tqdm's. An exception in the call ends the work. The
+            attribute ``hugekit_done`` of the exception then lists the bytes that are done, as pairs
+            of offsets.
 
     Raises:
-        ValueError: lengths, shapes, dtypes or orders differ, the two overlap, or one is not
-            contiguous.
-        TypeError: one has no buffer, or holds Python objects.
+        ValueError: lengths, shapes, dtypes or orders differ, source and destination overlap, or an
+            object is not contiguous.
+        TypeError: an object has no buffer, or holds Python objects.
 
     >>> source = numpy.arange(1_000_000)
     >>> copy = hugekit.empty_like(source)
@@ -949,14 +969,14 @@ def copy(
     True
     """
 def set_learning(enabled: bool) -> None:
-    """Set whether clears and copies learn from their own work which routine is fastest. By default
-    they do.
+    """Switch learning on or off: clears and copies find the fastest routine by timing their own work.
+    By default on.
 
-    A program that wants the same routine every time turns it off. Timings are then kept but not
-    used.
+    A program that needs the same routine every time switches learning off. Timings are then kept
+    but not used.
 
     Args:
-        enabled: from now on, in this process.
+        enabled: True to learn, for later operations of this process.
 
     >>> hugekit.set_learning(False)
     >>> hugekit.set_learning(True)
@@ -973,28 +993,30 @@ def zeros(
 ) -> npt.NDArray[np.float64]:
     """Make a zeroed array on huge pages, or on the best pages that the machine has.
 
-    Its memory comes from a pool and is cleared before: ``numpy.zeros`` clears page by page at the
-    first touch. It returns to the pool when the array and all views of it are deleted.
+    The memory comes from a pool, which has cleared it before. ``numpy.zeros`` clears page by page
+    at the first access. The memory returns to the pool when the array and all views of it are
+    deleted.
 
     Args:
         shape: a number, or a tuple of numbers.
         dtype: any dtype without Python objects. By default float64.
         order: "C" or "F".
-        pool: the pool. By default process-wide pools, which grow.
-        threads: the number of threads that clear memory that is still dirty. By default the pool's.
-        shared: share the array with processes that this one forks afterwards, such as the workers
-            of a DataLoader. Each process sees the writes of the others, as after torch's
+        pool: the pool for the array. By default process-wide pools, which grow.
+        threads: the number of threads that clear memory that is still dirty. By default the pool's
+            number.
+        shared: share the array with processes that this process forks afterwards, such as the
+            workers of a DataLoader. Each process sees the writes of the others, as after torch's
             ``share_memory_()``. The memory is then separate from any pool, populated at once, and
-            freed when the last process has deleted it. It cannot be forked by :func:`fork` or
-            snapshotted.
+            freed when the last process has deleted it. :func:`fork` and snapshots do not support
+            such memory. By default False.
 
     Raises:
         MemoryError: less memory is available.
-        ValueError: a negative shape, more bytes than addresses, an unknown order, or a pool for
-            shared memory.
+        ValueError: a negative shape, more bytes than the process has addresses for, an unknown
+            order, or a pool for shared memory.
         TypeError: a dtype that holds Python objects.
 
-    Children of a fork do not inherit the memory unless it is ``shared``: touching it there ends the
+    Children of a fork do not inherit the memory unless it is ``shared``: an access to it ends the
     child with SIGSEGV (see the package's documentation).
 
     >>> array = hugekit.zeros((1000, 1000), "f4")
@@ -1031,8 +1053,8 @@ def empty(
     threads: int | None = None,
     shared: bool = False,
 ) -> npt.NDArray[np.float64]:
-    """Make an array on huge pages. It is zeroed, as by :func:`zeros`, because a pool allocates only
-    clean memory.
+    """Make an array on huge pages. The array is zeroed, as by :func:`zeros`, because a pool allocates
+    only zeroed memory.
 
     >>> bool(hugekit.empty(1000).any())
     False
@@ -1066,7 +1088,7 @@ def zeros_like(
     threads: int | None = None,
     shared: bool = False,
 ) -> npt.NDArray[_D]:
-    """Make a zeroed array on huge pages, with the shape, dtype and order of another one; see :func:`zeros`.
+    """Make a zeroed array on huge pages, with the shape, dtype and order of another array; see :func:`zeros`.
 
     >>> hugekit.zeros_like(numpy.ones((2, 3), "f4")).shape
     (2, 3)
@@ -1098,7 +1120,7 @@ def empty_like(
     threads: int | None = None,
     shared: bool = False,
 ) -> npt.NDArray[_D]:
-    """Make an array as :func:`zeros_like` does. It is zeroed, because a pool allocates only clean memory.
+    """Make an array as :func:`zeros_like` does. The array is zeroed, because a pool allocates only zeroed memory.
 
     >>> hugekit.empty_like(numpy.ones((2, 3), "f4")).dtype.name
     'float32'
@@ -1122,16 +1144,17 @@ def empty_like(
     shared: bool = False,
 ) -> Array: ...
 def fork(array: npt.NDArray[_D]) -> npt.NDArray[_D]:
-    """Make an array with the same elements. Later writes to one side are not seen by the other.
+    """Make an array with the same elements. Neither array sees later writes to the other.
 
-    It works for arrays of :func:`zeros`, of :func:`empty` and on a :class:`Region`, and for
-    contiguous views of them. The whole region is forked, so the pool must have as many bytes free.
+    The array must be made by :func:`zeros` or :func:`empty`, or on a :class:`Region`, or be a
+    contiguous view of such an array. The whole region is forked, so the pool must have as many free
+    bytes.
 
     Raises:
-        MemoryError: the pool has fewer bytes free.
-        PermissionError: this process may handle no page faults.
+        MemoryError: the pool has fewer free bytes than the region.
+        PermissionError: this process may not handle page faults.
         ValueError: the array is not on a region, or not contiguous.
-        TypeError: it is no array of numpy. Of a tensor, fork ``tensor.numpy()``.
+        TypeError: the object is not a numpy array. For a tensor, fork ``tensor.numpy()``.
 
     >>> pool = hugekit.Pool(8 << 20, backing="base")
     >>> template = pool.zeros(100_000)
@@ -1150,17 +1173,18 @@ def checkpoint_vm(
     proxy: bool = False,
 ) -> dict[str, Any]:
     """Save a running VM of stock Firecracker. The VM is paused for some milliseconds, and its memory
-    is copied while it runs. The VM must have been restored by ``hugekit pager``, which has left it.
+    is copied while it runs. ``hugekit pager`` must have restored the VM and have left it.
 
     Args:
         api: the path of the socket of Firecracker's API.
-        output: the folder to make, with the files ``vmstate`` and ``memory``. It is complete or
-            absent. Ctrl-C has an effect when it is complete.
-        previous: folders of earlier checkpoints of the VM, a full one first and then each delta
+        output: the folder to make, with the files ``vmstate`` and ``memory``. After the call it is
+            complete or absent. Ctrl-C has an effect only when it is complete.
+        previous: folders of earlier checkpoints of the VM: a full checkpoint, and then each delta
             since. ``output`` then has the file ``memory.delta`` instead of ``memory``.
-        collapse: put memory on huge pages before the pause, which is longer on base pages.
-        pid: the process of Firecracker. By default the process that listens at the socket; any other
-            is refused, unless the socket belongs to a ``proxy``.
+        collapse: put memory on huge pages before the pause, because the pause is longer on base
+            pages. By default True.
+        pid: the number of the process of Firecracker. By default the process that listens at the
+            socket. Any other process is refused, unless the socket belongs to a ``proxy``.
 
     Returns:
         The output of ``hugekit checkpoint --json -``, such as ``paused_ms``, ``complete_ms`` and
@@ -1169,7 +1193,7 @@ def checkpoint_vm(
     Raises:
         ValueError: the output exists, or the VM has no userfaultfd.
         OSError: a pager or another checkpoint uses the VM (EBUSY), Firecracker does not answer, or
-            the output cannot be written. The VM runs on.
+            the output cannot be written. The VM continues to run.
 
     >>> try:
     ...     report = hugekit.checkpoint_vm("no.sock", "saved")
@@ -1187,31 +1211,31 @@ def fork_vm(
     proxy: bool = False,
 ) -> dict[str, Any]:
     """Start children from a running VM of stock Firecracker, without a file. The VM is paused for some
-    milliseconds, and the children run from that moment. The VM must be as for
-    :func:`checkpoint_vm`. Children that are complete run on without this process, and can be saved
-    and forked.
+    milliseconds, and the children run from that moment. The VM must meet the conditions of
+    :func:`checkpoint_vm`. Complete children run independently of this process, and can be saved and
+    forked.
 
     Args:
         api: the path of the socket of Firecracker's API.
-        children: from 1 to 64 dicts with the ``command`` that starts Firecracker, as a list, and
-            the path of the child's ``api``, which the command must name, too. ``net`` is a dict with
-            the tap of each network device, ``vsock`` the path of the child's socket, and ``disks`` a
-            dict with the file that is made for each disk that the VM writes: a copy, in the pause.
-            The dict ``load`` adds fields to the request that restores the child, such as
-            ``huge_pages``. Standard streams of the command are ``/dev/null``.
-        resume: let the children run.
+        children: from 1 to 64 dicts. ``command`` is the command that starts Firecracker, as a list.
+            ``api`` is the path of the child's API, which the command must contain, too. ``net`` is
+            a dict with the tap of each network device. ``vsock`` is the path of the child's socket.
+            ``disks`` is a dict with the new file for each disk that the VM writes; the disk is
+            copied during the pause. The dict ``load`` adds fields to the request that restores the
+            child, such as ``huge_pages``. The standard streams of the command are ``/dev/null``.
+        resume: let the children run. By default True.
         collapse, pid, proxy: as for :func:`checkpoint_vm`.
 
     Returns:
-        The output of ``hugekit fork --json -``, and for each of ``children`` the process of its
-            command, ``program``. It is a child of this process: wait for its end by
+        The output of ``hugekit fork --json -``, and for each child ``program``: the number of the
+            process of its command. It is a child of this process: wait for its end by
             :func:`os.waitpid`.
 
     Raises:
-        ValueError: the number of children is wrong, the socket of one exists, or two VMs would use
-            one tap, socket or disk.
-        OSError: as for :func:`checkpoint_vm`, or a child cannot be started or restored. All children
-            have ended then, and the VM runs on.
+        ValueError: the number of children is wrong, the socket of a child exists, or two VMs would
+            use the same tap, socket or disk.
+        OSError: as for :func:`checkpoint_vm`, or a child cannot be started or restored. All
+            children have ended then, and the VM continues to run.
 
     >>> try:
     ...     hugekit.fork_vm("no.sock", [])
@@ -1226,27 +1250,27 @@ def warm(
     fill_holes: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Put the page cache of a file on huge pages. Every process that maps the file from then on gets
-    one page fault for each 2 MiB, without a change: ``numpy.memmap``, ``mmap``, a loader of model
-    weights. The file is dropped from the cache and read again, unless it is huge already, and needs
-    as much memory as it has data. Ctrl-C ends the call after 64 MiB at most.
+    """Put the page cache of a file on huge pages. Every process that maps the file afterwards gets one
+    page fault for each 2 MiB, without a change of the process: ``numpy.memmap``, ``mmap``, a loader
+    of model weights. Parts of the file that are not huge yet are dropped from the cache and read
+    again. The file needs as much memory as it has data. Ctrl-C ends the call after at most 64 MiB.
 
     Args:
         path: a regular file of at least 2 MiB that this user may read.
-        check: only count huge units. The file is not read, and nothing changes.
+        check: only count huge units. The file is not read, and nothing changes. By default False.
         fill_holes: fill holes of the file with memory, too. By default 2 MiB without data are
             skipped.
         progress: called with the bytes that were read again; see :func:`clear`.
 
     Returns:
-        The output of ``hugekit warm --json``: ``bytes``, ``units`` of 2 MiB, those that are
-            ``huge``, ``already_huge`` and ``made_huge``, ``holes``, ``seconds``, and ``left``:
-            None, or the number of other units and the reason.
+        The output of ``hugekit warm --json``: ``bytes``; the numbers of ``units`` of 2 MiB, of
+            ``huge``, ``already_huge`` and ``made_huge`` units, and of ``holes``; ``seconds``; and
+            ``left``: None, or the number of the other units and the reason.
 
     Raises:
-        OSError: the file cannot be read, or was truncated or replaced meanwhile (EBUSY).
-        PermissionError: a check of a file of another user.
-        ValueError: the file is not regular, shorter than 2 MiB, or one hole.
+        OSError: the file cannot be read, or was truncated or replaced during the call (EBUSY).
+        PermissionError: the call checks a file of another user.
+        ValueError: the file is not regular, is shorter than 2 MiB, or consists of one hole.
         MemoryError: the machine or a control group has less memory than the file. Nothing was
             dropped.
 
@@ -1279,50 +1303,51 @@ def snapshot(
     reserve: Reserve | None = None,
     strict: bool = False,
 ) -> Snapshot[npt.NDArray[_D], View[_D]]:
-    """Take a snapshot of arrays: their content now, whatever is written to them afterwards.
+    """Take a snapshot of arrays: later writes to the arrays do not change it.
 
-    The call write-protects the arrays. For 1 GiB this takes 0.4 to 2 ms on huge pages, and 12 to 27
+    The call write-protects the arrays. For 1 GiB this lasts 0.4 to 2 ms on huge pages, and 12 to 27
     ms on base pages. After that, the first write to each 2 MiB (64 KiB on base pages) copies these
-    bytes aside, if they were not read yet.
+    bytes aside, unless they were read already.
 
-    All arrays are of one moment for all Python code. Stores of threads that do not hold the GIL
-    during the call are in the snapshot or not.
+    For all Python code, all arrays are of one moment. Stores of threads that do not hold the GIL
+    during the call may be in the snapshot or not.
 
     Args:
-        arrays: an array, or a list, tuple or dict of arrays, which hold no Python objects. Instead of
-            an array, any object with a buffer, or a torch tensor on the CPU, such as those of
+        arrays: an array, or a list, tuple or dict of arrays without Python objects. Any object with
+            a buffer may replace an array, and so may a torch tensor on the CPU, such as those of
             ``model.state_dict()``. A tensor is returned as an array; dtypes that numpy lacks become
             unsigned integers. Arrays that are neither in C nor in Fortran order are copied at once
             and returned in C order.
-        fault_mode: "threaded" or "in place": who copies before a write. In place, the writing
-            thread copies, in a handler of SIGBUS. A system call that writes to an array, such as
-            ``file.readinto(array)``, then stops early or fails with EFAULT until that part was
-            read. By default threaded. If this process may not serve the faults of system calls, all
-            is copied at once, and the logger ``hugekit`` says why; ``Snapshot.serving`` is "copied"
-            then.
+        fault_mode: "threaded" or "in place": the mode of fault handling for writers. In place, the
+            writing thread copies, in a handler of SIGBUS. A system call that writes to an array,
+            such as ``file.readinto(array)``, then stops early or fails with EFAULT until that part
+            was read. By default threaded. If this process may not handle faults of system calls,
+            everything is copied at once, the logger ``hugekit`` reports the reason, and
+            ``Snapshot.serving`` is "copied".
         granule: "huge" (2 MiB) or "small" (64 KiB): the bytes that one write copies. By default
             "huge" if some of the memory is on huge pages.
-        max_cow_bytes: the most bytes of copies of each array that may exist at a time. By default
-            all of the array, so writers never need more. If less is available, on the machine or in
-            the control group, all arrays share the available memory. If the process may map less
-            (``ulimit -v``), the limit is half of that. If writers need more, they continue, and the
-            snapshot is lost. The limit is never lower than the bytes of a reserve. Arrays on a pool
-            always have all of their bytes, reserved in the pool.
-        populate_copies: bytes of copies whose memory is populated now, so that no write waits for
-            it. It takes 0.1 to 0.2 s per GiB. By default 0.
-        reserve: a :class:`Reserve`, whose memory copies use first.
-        strict: refuse arrays that cannot be protected, instead of copying them at once: arrays that
-            are shared, map a file, or may be merged by the kernel (KSM), and arrays that are
-            neither in C nor in Fortran order. ``Snapshot.copied`` has their names. By default
-            False.
+        max_cow_bytes: the highest number of bytes of copies of each array at a time. By default the
+            length of the array, so writers never need more. If less memory is available, on the
+            machine or in the control group, all arrays share the available memory. If the process
+            may map less (``ulimit -v``), the limit is half of that. If writers need more, the
+            writers continue, and the snapshot is lost. The limit is never lower than the length of
+            a reserve. Arrays on a pool always have all of their bytes, reserved in the pool.
+        populate_copies: bytes for copies that are populated now, so that no write waits for this
+            memory. This lasts 0.1 to 0.2 s per GiB. By default 0.
+        reserve: a :class:`Reserve`, whose memory the copies use first.
+        strict: refuse arrays that cannot be protected, instead of copying them at once. These are
+            arrays that are shared, map a file, or may be merged by the kernel (KSM), and arrays
+            that are neither in C nor in Fortran order. Without ``strict``, ``Snapshot.copied``
+            contains their names. By default False.
 
     Raises:
-        PermissionError: this process may handle no page faults.
-        OSError: with ``strict``, the memory cannot be protected; or Linux is older than 5.14.
-        MemoryError: the pool of an array has fewer bytes free than the array's region has, or
+        PermissionError: this process may not handle page faults.
+        OSError: with ``strict``, the memory cannot be protected. Or Linux is older than 5.14.
+        MemoryError: the pool of an array has fewer free bytes than the array's region has, or
             memory is short for the bytes that are copied at once.
         ValueError: with ``strict``, an array is not contiguous.
-        TypeError: an array holds Python objects, or is more than its bytes, such as a masked array.
+        TypeError: an array holds Python objects, or has more than its bytes, such as a masked
+            array.
 
     >>> weights = numpy.ones((512, 1024))
     >>> with hugekit.snapshot(weights) as moment:
@@ -1398,23 +1423,22 @@ def snapshot(
     strict: bool = False,
 ) -> Snapshot[list[Array], list[View[Any]]]: ...
 def default_pools() -> list[Pool]:
-    """Return the process-wide pools, which arrays use that name no pool. They are made when they are
-    needed, and populated on allocation.
+    """Return the process-wide pools, which arrays without a pool of their own use. These pools are
+    made when they are needed, and populated on allocation.
 
     >>> array = hugekit.zeros(1000)
     >>> len(hugekit.default_pools()) >= 1
     True
     """
 def trim() -> int:
-    """Return the memory of process-wide pools that no array uses to the kernel. Returns the number of
+    """Return memory of process-wide pools to the kernel, if no array uses it. Return the number of
     bytes.
 
     >>> hugekit.trim() >= 0
     True
     """
 def doctor() -> _Report:
-    """Return what this machine offers to huge-page memory, with a remedy for everything that is
-    missing.
+    """Return the properties of this machine for huge-page memory, with a remedy for each limit.
 
     Returns:
         The output of ``hugekit doctor --json``: ``machine``, and ``lines`` with ``topic``,

@@ -60,7 +60,7 @@ class Saved:
 
 
 class Saving:
-    """A save that a thread is writing. Made by ``Checkpointer.save(path, wait=False)``.
+    """A save that a thread is writing. ``Checkpointer.save(path, wait=False)`` returns it.
 
     >>> weights = numpy.ones((512, 1024))
     >>> folder = tempfile.TemporaryDirectory()
@@ -107,12 +107,12 @@ class Saving:
         """Wait until the file is complete, and return the result.
 
         Args:
-            timeout: in seconds. By default no limit.
+            timeout: the limit in seconds. By default no limit.
 
         Raises:
-            TimeoutError: the save takes longer. It continues.
-            RuntimeError: this process is a forked child; its parent makes the save.
-            Exceptions of :meth:`Checkpointer.save`.
+            TimeoutError: the save was not complete within the limit. The save continues.
+            RuntimeError: this process is a forked child, and its parent makes the save.
+            Exceptions: those of :meth:`Checkpointer.save`, if the save has failed.
         """
         self._wait_until_over(timeout)
         outcome = self._known()
@@ -123,10 +123,10 @@ class Saving:
         return outcome
 
     def done(self) -> bool:
-        """Return whether the save is complete or has failed.
+        """Return True if the save is complete or has failed.
 
         Raises:
-            RuntimeError: this process is a forked child; its parent makes the save.
+            RuntimeError: this process is a forked child, and its parent makes the save.
         """
         return self._known() is not None
 
@@ -145,25 +145,27 @@ class Saving:
 
 
 class Checkpointer:
-    """Saves arrays many times: the first file is full, each later one contains the changes.
+    """A saver of arrays: the first file is full, and each later file contains only changes.
 
-    After a save the arrays stay protected. The first write to each 2 MiB (64 KiB on base pages) is noted, and costs one
-    page fault. The next save reads and writes only these, in blocks of 4 KiB. Each file is a delta for the commands
-    ``hugekit delta info``, ``merge`` and ``apply``.
+    After a save the arrays stay protected. The first write to each 2 MiB (64 KiB on base pages) is recorded, and costs
+    one page fault. The next save reads only these bytes, and writes the changed blocks of 4 KiB. Each file is a delta
+    for the commands ``hugekit delta info``, ``merge`` and ``apply``.
 
     Args:
-        arrays: a dict, list or tuple of numpy arrays and CPU tensors of torch, nested to any depth, such as
-            ``{"model": model.state_dict(), "optimizer": optimizer.state_dict()}``; or a function that returns one.
-            Each save reads it again; numbers, strings and None are saved as they are then. If the program replaces
-            tensors instead of writing to them, give a function. Arrays that share memory are stored once.
+        arrays: a dict, list or tuple of numpy arrays and CPU tensors of torch, nested to any depth, such as ``{"model":
+            model.state_dict(), "optimizer": optimizer.state_dict()}``; or a function that returns such an object. Each
+            save reads the object, or calls the function, again. Numbers, strings and None are saved with their values
+            at that time. If the program replaces tensors instead of writing to them, pass a function. Arrays that share
+            memory are stored once.
         reserve: memory for the copies that writers make while a file is written; see :class:`Reserve`.
-        fault_mode: see :func:`snapshot`; it also applies between saves. In place, a system call that writes to an array
-            fails with EFAULT unless these bytes were written since the last save, or :meth:`prepare_write` came first.
+        fault_mode: see :func:`snapshot`. The mode also applies between saves. In place, a system call that writes to an
+            array fails with EFAULT unless the program called :meth:`prepare_write` before, or wrote to the same bytes
+            since the last save.
         granule: see :func:`snapshot`.
         max_cow_bytes: see :func:`snapshot`.
         strict: see :func:`snapshot`. Each save copies the arrays that cannot be protected.
 
-    A tag of each block of 4 KiB tells whether it has changed. At most 64 files of the chain stay open. If files are
+    A tag of each block of 4 KiB shows if the block has changed. At most 64 files of the chain stay open. If files are
     removed or written to, the next file is larger. Arrays of less than 1 MiB are copied at each save. In a forked child
     the first save is full.
 
@@ -209,22 +211,24 @@ class Checkpointer:
     ) -> Saved | Saving:
         """Save the arrays as they are now.
 
-        Writes of Python code after the start of the call are not in the file. Writes of threads without the GIL during
-        the call are in the file or not, as for :func:`snapshot`. The file gets its name when it is complete; if the
-        process is killed before, an existing file stays. If an earlier save is not complete, the call waits for it.
+        Writes of Python code after the start of the call are not in the file. Writes of threads that do not hold the
+        GIL during the call may be in the file or not, as for :func:`snapshot`. The file gets its name when it is
+        complete. If the process is killed before, an existing file stays. If an earlier save is not complete, the call
+        waits for it.
 
         Args:
-            path: of the file; an existing one is replaced. If the changes would need that one, the new file is full. So
-                one path for all saves is safe; with a new path for each save, files are smaller.
-            full: save all bytes instead of the changes, so that older files are not needed.
-            wait: wait until the file is complete. If false, a thread writes it, and the call returns a :class:`Saving`.
-            fsync: the save is complete only when the file and its name are on their device.
+            path: the path of the file. An existing file is replaced. If the changes would need the existing file, the
+                new file is full. So one path for all saves is safe. With a new path for each save, files are smaller.
+            full: save all bytes instead of the changes, so that older files are not needed. By default False.
+            wait: wait until the file is complete. If False, a thread writes the file, and the call returns a
+                :class:`Saving`. By default True.
+            fsync: the save is complete only when the file and its name are on their device. By default True.
 
         Raises:
             SnapshotLost: writers changed more than ``max_cow_bytes`` before the file was complete, or the memory was
-                unmapped or replaced. There is no file; the next save is full.
+                unmapped or replaced. There is no file, and the next save is full.
             OSError: the file cannot be written, or with ``strict`` the memory cannot be protected. The next save is full.
-            TypeError, ValueError: an object among the arrays cannot be saved; the message has its name.
+            TypeError, ValueError: an object among the arrays cannot be saved. The message contains its name.
         """
         self._look_at_process()
         self._wait_for_earlier()
@@ -267,9 +271,10 @@ class Checkpointer:
         return restore(paths, self._tree())
 
     def prepare_write(self, array: Any) -> None:
-        """Let a system call write to an array, or to a contiguous view of one, without EFAULT. It counts as changed.
+        """Let a system call write to an array, or to a contiguous view of an array, without EFAULT. The array counts as
+        changed.
 
-        Only arrays whose faults are handled in place need it; see :func:`snapshot`.
+        Only arrays whose faults are handled in place need this call; see :func:`snapshot`.
 
         Raises:
             RuntimeError: a save is not complete yet.
@@ -280,12 +285,14 @@ class Checkpointer:
 
     @property
     def serving(self) -> str | None:
-        """How faults of writers are handled since the last save: "threaded" or "in place"; "copied" if arrays are copied at each save. None if no array is that large."""
+        """The mode in which faults of writers are handled since the last save: "threaded" or "in place". "copied" if
+        arrays are copied at each save. None if all arrays are smaller than 1 MiB.
+        """
         self._look_at_process()
         return None if self._layout is None else self._layout.chain.serving
 
     def close(self) -> None:
-        """Lift the protection of the arrays, after waiting for a save that is not complete. A second call does nothing."""
+        """Lift the protection of the arrays. If a save is not complete, wait for it. A second call does nothing."""
         self._look_at_process()
         self._wait_for_earlier()
 
@@ -447,21 +454,20 @@ def restore(
 ) -> Any:
     """Read a checkpoint into existing arrays.
 
-    Everything is checked before a byte of an array changes: all checksums of all files, that each file follows on the
-    one before, and that names, shapes, dtypes and orders in memory are those of the arrays.
+    The call checks everything before a byte of an array changes: all checksums of all files, that each file follows on
+    the previous file, and that the arrays have the saved names, shapes, dtypes and orders in memory.
 
     Args:
         paths: a full file, and the deltas that follow on it, in order.
-        arrays: as for :class:`Checkpointer`; arrays and tensors are overwritten.
+        arrays: as for :class:`Checkpointer`. Arrays and tensors are overwritten.
 
     Returns:
-        The saved object with these arrays in it; numbers, strings and None are as they were saved.
+        The saved object, with these arrays in it. Numbers, strings and None have their saved values.
 
     Raises:
-        ValueError: a file is damaged, truncated, of another base, or in the wrong place; the message has its name and
-            the byte. Or an array differs from the saved one; the message has its name.
-        OSError: a file cannot be read. If this happens after everything was checked, the content of the arrays is
-            unspecified.
+        ValueError: a file is damaged, truncated, of another base, or in the wrong place. The message contains the name
+            of the file and the offset. Or an array differs from the saved array; the message contains its name.
+        OSError: a file cannot be read. If this happens after all checks, the content of the arrays is unspecified.
 
     >>> weights, folder = numpy.full(100_000, 7), tempfile.TemporaryDirectory()
     >>> saved = hugekit.Checkpointer({"weights": weights, "step": 3}).save(folder.name + "/0.delta")
@@ -490,12 +496,12 @@ def load_checkpoint(
 
     Args:
         paths: a full file, and the deltas that follow on it, in order.
-        as_numpy: return numpy arrays for saved tensors; dtypes that numpy lacks, such as bfloat16, become unsigned
-            integers of the same size.
+        as_numpy: return numpy arrays for saved tensors. Dtypes that numpy lacks, such as bfloat16, become unsigned
+            integers of the same size. By default False.
 
     Raises:
         ValueError: as for :func:`restore`.
-        ImportError: there are tensors, and torch cannot be imported.
+        ImportError: the file contains tensors, and torch cannot be imported.
         OSError: a file cannot be read.
 
     >>> folder = tempfile.TemporaryDirectory()

@@ -1,9 +1,9 @@
-"""Decides, in one place, what hugekit does with an object: it keeps all of it, or refuses it with what to write instead.
+"""Decides about each object in one place: hugekit keeps all of it, or refuses it and names the correct code.
 
-Bytes alone are less than some objects are: a mask, a unit or the class would be gone without a word. So only classes whose
-meaning is known are accepted. docs/python.md has a table of them, which the tests read.
+Some objects are more than their bytes: a mask, a unit or the class would be lost silently. So only classes with a known
+meaning are accepted. docs/python.md has a table of them, which the tests read.
 
-The program imports torch, if it has tensors at all; this module only asks what they are.
+The program itself imports torch, if it has tensors. This module only inspects them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _OF_RECORDS = "array.view(array.dtype.fields or array.dtype, numpy.ndarray)"
 
 
 def is_tensor(thing: Any) -> bool:
-    """Whether it is a tensor of torch, of whatever class."""
+    """Return True for a tensor of torch, of any class."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(thing, torch.Tensor)
 
 
 def is_array(thing: Any) -> bool:
-    """Whether it is an array or a tensor, of whatever class."""
+    """Return True for an array or a tensor, of any class."""
     return isinstance(thing, numpy.ndarray) or is_tensor(thing)
 
 
 def decided(thing: Any, name: str = "the array") -> tuple[Any, str | None]:
-    """What has the memory of an object: an array of numpy's own class, or an object with a buffer; and the name of the
-    elements, if the array has unsigned integers in their place.
+    """Return the owner of an object's memory: an array of numpy's own class, or an object with a buffer. Also return the
+    name of the elements, if the array has unsigned integers instead of them.
 
     Raises:
         TypeError: it is more than its bytes, or has none. The message says what to write instead.
@@ -86,7 +86,7 @@ def _of_subclass(array: Any, name: str) -> str:
 
 
 def _of_library(thing: Any) -> str | None:
-    """What to write for an array of another library; None for what is none."""
+    """Return the correct code for an array of another library; None for other objects."""
     library = type(thing).__module__.partition(".")[0]
     if library in ("hugekit", "builtins", "mmap", "array", "ctypes", "multiprocessing"):
         return None
@@ -135,10 +135,10 @@ def _of_tensor(tensor: Any, name: str) -> tuple[Any, str | None]:
 
 
 class _Memory:
-    """The memory of a tensor for numpy, and what keeps it alive.
+    """The memory of a tensor for numpy, and the owner that keeps it alive.
 
-    ``tensor.numpy()`` would do, but torch then refuses to resize the storage for ever after. torch frees the memory if the
-    program resizes it while hugekit has it; a snapshot is lost then, as if the memory was unmapped.
+    ``tensor.numpy()`` is not used, because torch would then refuse to resize the storage permanently. torch frees the
+    memory if the program resizes it while hugekit has it; a snapshot is then lost, as if the memory was unmapped.
     """
 
     __slots__ = ("__array_interface__", "owner")
@@ -169,7 +169,7 @@ def _elements(torch: Any) -> dict[Any, str]:
 
 
 def refuse_tensor(tensor: Any, name: str, torch: Any) -> None:
-    """Raises for what is more than strided bytes on the CPU, with what to write instead."""
+    """Raise an error that names the correct code, unless the tensor consists of strided bytes on the CPU."""
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
         raise TypeError(_of_tensor_subclass(tensor, name))
     if tensor.is_nested:

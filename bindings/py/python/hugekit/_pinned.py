@@ -1,12 +1,13 @@
 """Tensors on memory of a pool that CUDA has registered.
 
-CUDA knows this memory by its physical pages. So these must stay the tensor's until the registration has ended:
+CUDA uses the physical pages of this memory. So these pages must belong to the tensor until the registration has ended:
 
 - A tensor's storage keeps the array that it was made of, and views and other tensors keep the storage. When the array is
-  gone, its finalizer waits for the GPUs, ends the registrations, and only then drops the region.
-- The region is pinned before it is registered: a fork or a snapshot copies its bytes at once, and it keeps its pages.
-- If a registration cannot be ended, the region is kept for ever, and pinned.
-- When the interpreter ends, nothing is done: CUDA may be gone, and the kernel ends all registrations of a process.
+  deleted, its finalizer waits for the GPUs, ends the registrations, and only then drops the region.
+- The region is pinned before it is registered. So a fork or a snapshot copies its bytes at once, and the region keeps its
+  pages.
+- If a registration cannot be ended, the region stays allocated and pinned permanently.
+- When the interpreter ends, nothing is done: CUDA may be unloaded, and the kernel ends all registrations of a process.
 - In a child of ``os.fork``, nothing is done either: neither CUDA nor the memory is usable there.
 """
 
@@ -44,26 +45,26 @@ def pinned(
     """Make a zeroed CPU tensor in pinned memory on huge pages, for copies from and to GPUs.
 
     ``torch.zeros(size, pin_memory=True)`` calls ``cudaHostAlloc``, which allocates and pins under a lock of the driver.
-    This function gets clean memory from a pool, which was populated in parallel, and calls ``cudaHostRegister``.
-    ``tensor.is_pinned()`` is True, for all views of it too. The registration ends, and the memory returns to the pool,
+    This function gets zeroed memory from a pool, which was populated in parallel, and calls ``cudaHostRegister``.
+    ``tensor.is_pinned()`` is True, also for all views of the tensor. The registration ends, and the memory returns to the pool,
     when the tensor, its views and its storage are deleted. This waits for the work of all GPUs that the process uses.
 
-    Forks and snapshots of the memory copy all of it at once, so the GPU's pages stay the tensor's. They need as many
-    free bytes in the pool. Children of ``os.fork`` do not inherit the memory: touching it there ends the child with
+    Forks and snapshots of the memory copy all of it at once, so the pages that the GPU uses stay the tensor's. The pool
+    must have as many free bytes. Children of ``os.fork`` do not inherit the memory: an access to it ends the child with
     SIGSEGV.
 
     Args:
-        size: numbers, or one tuple or list of numbers, as for ``torch.zeros``.
-        dtype: by default ``torch.get_default_dtype()``.
-        pool: the pool. By default process-wide pools, which grow; ``hugekit.trim()`` returns their unused memory.
-        piece: bytes that are registered by one call, a multiple of the page size. By default all, because CUDA
-            refuses a copy that crosses the end of a registration ("invalid argument"). Use it if CUDA refuses one call
-            for so much (drivers have refused 512 GiB), and copy within pieces only.
+        size: numbers, or a tuple or list of numbers, as for ``torch.zeros``.
+        dtype: the dtype of the tensor. By default ``torch.get_default_dtype()``.
+        pool: the pool for the memory. By default process-wide pools, which grow; ``hugekit.trim()`` returns their unused memory.
+        piece: bytes that are registered by one call, a multiple of the page size. By default all bytes, because
+            CUDA refuses a copy that crosses the end of a registration ("invalid argument"). Set this if CUDA refuses
+            one call for all bytes (drivers have refused 512 GiB), and copy only within pieces.
         threads: the number of threads that populate and map the memory. By default as many as are useful.
 
     Raises:
         RuntimeError: there is no GPU, or CUDA has refused to register the memory.
-        MemoryError: memory is short, or CUDA says so.
+        MemoryError: memory is short, or CUDA reports this.
         ValueError: a negative size, or a piece that is not a multiple of the page size.
 
     After an error, nothing is registered and the memory is in the pool again.
@@ -100,11 +101,11 @@ class _Registered:
         self._pin = region.pin()
         self._cudart: Any = torch.cuda.cudart()
         self._process = os.getpid()
-        # Where pieces begin that are registered, or are just about to be.
+        # The addresses of pieces that are registered, or that are about to be registered.
         self._pieces: list[int] = []
 
     def begin(self, piece: int) -> Exception | None:
-        """Register the region piece by piece. What CUDA says if it refuses one."""
+        """Register the region piece by piece. Return the error of CUDA if it refuses a piece."""
         for offset in range(0, len(self._region), piece):
             length = min(piece, len(self._region) - offset)
             self._pieces.append(self._region.address + offset)

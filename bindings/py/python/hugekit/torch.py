@@ -21,7 +21,7 @@ try:
     import torch
     from torch.distributed.checkpoint.staging import AsyncStager
 
-    # What waits for a staged state is there since these are.
+    # Versions of torch with this class can wait for a staged state.
     from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse as _  # noqa: F401
 except ImportError as _missing:
     raise ImportError(
@@ -36,12 +36,12 @@ from ._trees import alike, children_of, name_of
 
 __all__ = ["SnapshotStager", "pinned"]
 
-# Less is copied at once: to protect as much takes as long.
+# Shorter storages are copied at once, because protecting them lasts as long.
 _COPIED = 1 << 20
 
 
 class SnapshotStager(AsyncStager):
-    """Stages a state dict by a snapshot: ``async_save`` returns when the tensors are protected.
+    """A stager that stages a state dict by a snapshot: ``async_save`` returns when the tensors are protected.
 
     PyTorch's own stager copies all tensors before ``async_save`` returns, and training waits for it. This stager protects
     them as :func:`hugekit.snapshot` does, and a thread copies them while training continues. A step that writes to bytes
@@ -50,13 +50,13 @@ class SnapshotStager(AsyncStager):
     until :meth:`close`: the next staging uses it again.
 
     ``async_save`` then returns an ``AsyncSaveResponse`` with two futures. After ``staging_completion``, steps copy
-    nothing aside. ``upload_completion`` is the checkpoint. Training need not wait for either. The next ``async_save``
-    should wait for the previous one.
+    nothing aside. After ``upload_completion``, the checkpoint is complete. Training need not wait for these futures. The
+    next ``async_save`` should wait for the previous ``async_save``.
 
     Only CPU tensors are staged by a snapshot. Each storage is staged as a whole and once, also if several tensors share
-    it. Storages of less than 1 MiB are copied at once. A tensor that consists of other tensors, such as a DTensor or one
-    of torchao, is made anew of these, staged. Tensors of other devices are copied to the CPU at once, and tensors of other
-    classes by ``copy.deepcopy``.
+    the storage. Storages of less than 1 MiB are copied at once. A tensor that consists of other tensors, such as a DTensor
+    or a tensor of torchao, is rebuilt from the staged tensors. Tensors of other devices are copied to the CPU at once.
+    Tensors of other classes are copied by ``copy.deepcopy``.
 
     Args:
         fault_mode: see :func:`hugekit.snapshot`.
@@ -64,7 +64,7 @@ class SnapshotStager(AsyncStager):
             at once.
 
     Raises:
-        PermissionError: this process may handle no page faults. Raised by :meth:`stage`.
+        PermissionError: this process may not handle page faults. Raised by :meth:`stage`.
         OSError: with ``strict``, the memory cannot be protected. Raised by :meth:`stage`.
         MemoryError: less memory is available than the state has. Raised by :meth:`stage`.
     """
@@ -90,10 +90,10 @@ class SnapshotStager(AsyncStager):
             self._process, self._executor, self._staging = os.getpid(), None, None
 
     def stage(self, state_dict: Any, **_options: Any) -> Future[Any]:
-        """Return a future of the state dict as it is now, in separate memory.
+        """Return a future of a copy of the present state dict, in separate memory.
 
         Args:
-            state_dict: dicts, lists and tuples of tensors, which keep their class; other objects in it are copied by
+            state_dict: dicts, lists and tuples of tensors, which keep their class. Other objects are copied by
                 ``copy.deepcopy``.
         """
         self._look_at_process()
@@ -129,11 +129,11 @@ class SnapshotStager(AsyncStager):
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes of these storages."""
+        """The number of bytes of the storages that the last :meth:`stage` copied at once."""
         return self._copied_bytes
 
     def synchronize_staging(self) -> None:
-        """Wait until the last staged state dict is copied. Training need not wait."""
+        """Wait until the last staged state dict is copied. Training need not call this."""
         self._look_at_process()
         if self._staging is not None:
             self._staging.result()
@@ -212,7 +212,7 @@ class _Staged:
         return copy.deepcopy(tree, self._memo)
 
     def _dict(self, tree: Any, path: tuple[Any, ...]) -> Any:
-        """A dict of a class of the program's, with its attributes, and staged tensors in it."""
+        """Return a dict of a class of the program, with its attributes, and with staged tensors."""
         made, attributes = copy.copy(tree), getattr(tree, "__dict__", {})
         if made is tree or attributes is tree:
             return copy.deepcopy(tree, self._memo)
@@ -254,7 +254,7 @@ class _Staged:
         return made
 
     def _of_parts(self, tensor: Any, path: tuple[Any, ...]) -> Any:
-        """A tensor that consists of others, such as those of torchao and DTensor, made of staged ones. None if it does not."""
+        """Rebuild a tensor that consists of other tensors, such as a DTensor, from staged tensors. None for other tensors."""
         kind: Any = type(tensor)
         if not _is_of_parts(tensor):
             return None

@@ -1,6 +1,7 @@
-//! A copy that can be abandoned where it faults: one function in assembly, so that a signal handler knows by the
-//! instruction's address that it was this one, and where it ends. It has no frame, keeps nothing anywhere but in
-//! registers that a call may change, and may be left between any two instructions.
+//! A copy that can be abandoned if it faults. The copy is one function in assembly, so a signal
+//! handler recognises the function by the instruction's address, and knows where the function ends.
+//! The function has no frame, keeps its state only in registers that a call may change, and may be
+//! left between any two instructions.
 //!
 //! It has a version of each routine of the table that is not libc's own. Each architecture that has instructions for it, in
 //! `copy_instructions.rs`, includes this file as its module.
@@ -14,24 +15,26 @@ use crate::arch::CopyRoutine;
 /// The version for all other routines.
 pub(super) const PLAIN: usize = 0;
 
-/// Instead of a version: where does the function go on?
+/// A value instead of a version: the function then returns the address at which it continues after
+/// it was abandoned.
 pub(super) const WHERE: usize = 16;
 
-/// The address at which an abandoned [`function`] goes on; 0 until it is first asked for.
+/// The address at which an abandoned [`function`] continues; 0 until [`prepare`] is called.
 static EXIT: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" {
-    /// Copies `len` bytes by a version, and returns 0; 1 if it was abandoned. Asked [`WHERE`], it says where it goes on
-    /// then, which is behind all that accesses memory.
+    /// Copies `len` bytes by a version. Returns 0, or 1 if the copy was abandoned. For [`WHERE`],
+    /// returns the address at which an abandoned copy continues, which lies behind all instructions
+    /// that access memory.
     ///
     /// # Safety
-    /// `dst` may be written where it is mapped, and `src` read; whatever faults and is not served is abandoned. The CPU
-    /// has the version's instructions.
+    /// `dst` may be written where it is mapped, and `src` may be read where it is mapped. A fault
+    /// that no handler serves abandons the copy. The CPU has the version's instructions.
     #[link_name = "hugekit_abandonable_copy_2"]
     fn function(dst: *mut u8, src: *const u8, len: usize, version: usize) -> usize;
 }
 
-/// Has copies be recognised from now on.
+/// Prepares the recognition of copies. Returns true if copies can be abandoned.
 pub fn prepare() -> bool {
     // SAFETY: asked where it goes on, it touches nothing.
     let exit = unsafe { function(std::ptr::null_mut(), std::ptr::null(), 0, WHERE) };
@@ -39,13 +42,15 @@ pub fn prepare() -> bool {
     true
 }
 
-/// Copies bytes as a routine does, or plainly; `false` if it was abandoned after some of them.
+/// Copies bytes by the instructions of a routine, or by plain instructions if the routine has no
+/// version here. Returns `false` if the copy was abandoned; some bytes may be copied then.
 /// Async-signal-safe.
 ///
 /// # Safety
-/// The routine is available. No other thread uses the `len` bytes from `dst` on, and as many of them as are mapped may be
-/// written. Those from `src` on may change meanwhile: the copy is then of no use. A fault at either end is no error if its
-/// handler calls [`abandon`].
+/// The routine is available. No other thread uses the `len` bytes from `dst` on, and those of them
+/// that are mapped may be written. If bytes from `src` on change during the call, the copied bytes
+/// are unspecified. A fault at source or destination is permitted if the handler of the fault calls
+/// [`abandon`].
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, routine: &CopyRoutine) -> bool {
     let version = VERSIONS.iter().find(|(name, _)| *name == routine.name());
     let version = version.map_or(PLAIN, |&(_, version)| version);
@@ -54,10 +59,10 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, routine: &CopyRouti
     unsafe { function(dst, src, len, version) == 0 }
 }
 
-/// Returns whether the interrupted instruction is one of the copy's.
+/// Returns true if the interrupted instruction belongs to the copy.
 ///
 /// # Safety
-/// The context that the kernel gave to a handler.
+/// `context` is the context that the kernel passed to a handler.
 pub unsafe fn is_interrupted(context: *const c_void) -> bool {
     // SAFETY: `context` is the `ucontext_t` that the kernel gave to a handler: the contract of this function.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
@@ -67,7 +72,7 @@ pub unsafe fn is_interrupted(context: *const c_void) -> bool {
 /// Abandons the interrupted copy once the handler returns.
 ///
 /// # Safety
-/// The conditions of [`is_interrupted`], which has said yes.
+/// The conditions of [`is_interrupted`], which has returned true for this context.
 pub unsafe fn abandon(context: *mut c_void) {
     // SAFETY: `context` is the `ucontext_t` that the kernel gave to the calling handler, which alone has it until it
     // returns.

@@ -1,16 +1,16 @@
 //! Routines: functions that clear or copy bytes on this CPU.
 //!
-//! One table for clearing and one for copying list every routine of an architecture, available or
-//! not. A row has everything that decides about its use. Tests, the lab, `doctor`, `--routine`, the
-//! built-in profile and learning all read the table, and no other file names a routine to choose it.
-//! Only this file asks for which architecture it is compiled. Each architecture exports the same
-//! names.
+//! One table for clears and one for copies list every routine of an architecture, available or not.
+//! A row contains everything that decides about the use of its routine. Tests, the lab, `doctor`,
+//! `--routine`, the built-in profile and learning all read the table, and no other file names a
+//! routine to choose it. Only this file depends on the architecture of the build. Each architecture
+//! exports the same names.
 //!
 //! A routine is either *cached* or *streaming*. A cached routine uses ordinary stores, and the
 //! bytes end in the cache of the CPU that wrote them. A streaming routine uses non-temporal stores.
-//! They read nothing for ownership and evict nothing, and the bytes end in memory. Streaming stores
-//! are more weakly ordered than others, and not even a release store waits for them. So a routine
-//! returns an [`Unfenced`] token. Another thread may see the memory only after
+//! They do not read the line first and evict nothing, and the bytes end in memory. Streaming stores
+//! are more weakly ordered than ordinary stores, and even a release store does not wait for them.
+//! So a routine returns an [`Unfenced`] token. Another thread may see the memory only after
 //! [`Unfenced::publish`].
 //!
 //! No function here makes a system call or allocates. A feature that only the kernel knows belongs into
@@ -33,23 +33,23 @@ mod imp;
 
 pub use imp::{abandonable, is_write, runs_on_valgrind};
 
-/// The kind of a routine's stores: whether the written bytes stay in the cache.
+/// The kind of a routine's stores, which decides if the written bytes stay in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Ordinary stores; the lines are allocated in the cache of the CPU that runs them.
     Cached,
-    /// Non-temporal or otherwise cache-bypassing stores; weakly ordered until fenced.
+    /// Non-temporal or otherwise cache-bypassing stores. They are weakly ordered until a fence.
     Streaming,
 }
 
-/// A way to clear or to copy memory: a row of a table. `F` is the type of its function: [`ClearFn`] or
-/// [`CopyFn`].
+/// A routine that clears or copies memory: a row of a table. `F` is the type of its function:
+/// [`ClearFn`] or [`CopyFn`].
 #[derive(Debug)]
 pub struct Routine<F> {
     name: &'static str,
     kind: Kind,
     needs: Feature,
-    /// `None`: the built-in profile never chooses the routine. Learning can, and so can a caller.
+    /// `None` if the built-in profile never chooses the routine. Learning and callers still can.
     preset: Option<Preset>,
     compared: Compared,
     run: F,
@@ -58,7 +58,7 @@ pub struct Routine<F> {
 /// A feature of the CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Feature {
-    /// In the CPU maker's words.
+    /// The CPU feature, in the words of the CPU's maker.
     name: &'static str,
     is_available: fn() -> bool,
 }
@@ -67,15 +67,15 @@ pub(crate) struct Feature {
 /// CPU has several rows of one purpose, the profile chooses the last of them in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Preset {
-    /// The C library's routine: the first row, and no other.
+    /// The C library's routine. Only the first row has this preset.
     Libc,
-    /// Bytes that a near cache holds, by vectors.
+    /// For bytes that a near cache holds: a routine of vectors.
     Cached,
-    /// Bytes that only pass through the cache.
+    /// For bytes that only pass through the cache.
     Streaming,
-    /// The same, by copies that advance several pages together.
+    /// For bytes that only pass through the cache: a copy that advances in several pages together.
     Interleaved,
-    /// The same, by an instruction that clears a whole line.
+    /// For bytes that only pass through the cache: an instruction that clears a whole line.
     Lines,
 }
 
@@ -83,37 +83,39 @@ pub(crate) enum Preset {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "the portable architecture has the C library's routines only")]
 pub(crate) enum Compared {
-    /// A cache may hold the bytes: warm, and below 32 MiB.
+    /// The class of bytes that a cache may hold: warm, and shorter than 32 MiB.
     Held,
-    /// The bytes only pass through the cache: cold, or from 32 MiB on. The fastest of these routines
-    /// that streams is compared in the other classes too.
+    /// The class of bytes that only pass through the cache: cold, or 32 MiB and more. The fastest
+    /// streaming routine of this class is compared in the other classes, too.
     Passing,
-    /// All classes. For routines that use the cache, but do not read a line before they write it.
+    /// All classes. This is for routines that use the cache, but do not read a line before they
+    /// write it.
     All,
 }
 
-/// Clears the bytes from the first argument on, as many as the second says.
+/// A function that clears memory. The arguments are the address and the number of bytes.
 pub type ClearFn = unsafe fn(*mut u8, usize);
 
-/// Copies to the first argument from the second as many bytes as the third says.
+/// A function that copies memory. The arguments are the destination, the source and the number of
+/// bytes.
 pub type CopyFn = unsafe fn(*mut u8, *const u8, usize);
 
-/// A way to clear memory.
+/// A routine that clears memory.
 pub type ClearRoutine = Routine<ClearFn>;
 
-/// A way to copy memory.
+/// A routine that copies memory.
 pub type CopyRoutine = Routine<CopyFn>;
 
 /// The feature of routines that every CPU of the architecture has.
 pub(crate) const ANY_CPU: Feature = Feature { name: "nothing", is_available: || true };
 
 impl<F: Copy> Routine<F> {
-    /// A row of the C library's routine.
+    /// Returns a row of the C library's routine.
     const fn libc(name: &'static str, run: F) -> Self {
         Self::cached(name, ANY_CPU, Some(Preset::Libc), Compared::All, run)
     }
 
-    /// A row of a routine that stores through the cache.
+    /// Returns a row of a routine that stores through the cache.
     const fn cached(
         name: &'static str,
         needs: Feature,
@@ -124,7 +126,7 @@ impl<F: Copy> Routine<F> {
         Self { name, kind: Kind::Cached, needs, preset, compared, run }
     }
 
-    /// A row of a routine that bypasses the cache.
+    /// Returns a row of a routine that bypasses the cache.
     #[allow(dead_code, reason = "the portable architecture has the C library's routines only")]
     const fn streaming(name: &'static str, needs: Feature, preset: Option<Preset>, run: F) -> Self {
         let compared = Compared::Passing;
@@ -133,13 +135,13 @@ impl<F: Copy> Routine<F> {
 }
 
 impl<F> Routine<F> {
-    /// The routine's name, as `--routine` accepts it and records print it.
+    /// Returns the routine's name, as `--routine` accepts it and records print it.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Returns whether the routine leaves the written bytes in the cache.
+    /// Returns the kind of the routine's stores.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
@@ -151,18 +153,19 @@ impl<F> Routine<F> {
         self.needs.name
     }
 
-    /// Returns whether this CPU and this kernel let it run. Detected once, then a load.
+    /// Returns true if this CPU and this kernel support the routine. The first call detects this;
+    /// later calls only load the result.
     #[must_use]
     pub fn is_available(&self) -> bool {
         (self.needs.is_available)()
     }
 
-    /// The purpose for which the built-in profile chooses the routine.
+    /// Returns the purpose for which the built-in profile chooses the routine.
     pub(crate) const fn preset(&self) -> Option<Preset> {
         self.preset
     }
 
-    /// The classes in which learning compares the routine.
+    /// Returns the classes in which learning compares the routine.
     pub(crate) const fn compared(&self) -> Compared {
         self.compared
     }
@@ -173,10 +176,11 @@ impl<F> Routine<F> {
 }
 
 impl ClearRoutine {
-    /// Clears `len` bytes from `dst` on, with any alignment; a length of 0 does nothing.
+    /// Clears `len` bytes from `dst` on. Any alignment is valid. A length of 0 does nothing.
     ///
     /// # Safety
-    /// - `dst` is valid for writes of `len` bytes, and nothing else accesses them during the call.
+    /// - `dst` is valid for writes of `len` bytes, and no other thread or device accesses these
+    ///   bytes during the call.
     /// - [`is_available`](Self::is_available) has returned true.
     #[inline]
     pub unsafe fn run(&self, dst: *mut u8, len: usize) -> Unfenced {
@@ -188,11 +192,12 @@ impl ClearRoutine {
 }
 
 impl CopyRoutine {
-    /// Copies `len` bytes from `src` to `dst`, with any alignment; a length of 0 does nothing.
+    /// Copies `len` bytes from `src` to `dst`. Any alignment is valid. A length of 0 does nothing.
     ///
     /// # Safety
-    /// - `src` is valid for reads and `dst` for writes of `len` bytes. The two do not overlap.
-    ///   During the call nothing else writes to either, or reads from `dst`.
+    /// - `src` is valid for reads of `len` bytes, and `dst` is valid for writes of `len` bytes. The
+    ///   two ranges do not overlap. During the call no other thread or device writes to the source,
+    ///   or accesses the destination.
     /// - [`is_available`](Self::is_available) has returned true.
     #[inline]
     pub unsafe fn run(&self, dst: *mut u8, src: *const u8, len: usize) -> Unfenced {
@@ -204,7 +209,7 @@ impl CopyRoutine {
 }
 
 impl<F> PartialEq for Routine<F> {
-    /// Names are unique within a table.
+    /// Compares the names, which are unique within a table.
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
@@ -212,61 +217,64 @@ impl<F> PartialEq for Routine<F> {
 
 impl<F> Eq for Routine<F> {}
 
-/// A clock that counts evenly on every CPU of a usual machine, in units of its own: for comparing how long
-/// two things took, and nothing else. No system call. What was loaded before has arrived.
+/// Returns a clock of unspecified units that counts evenly on every CPU of a usual machine. The
+/// clock is only for the comparison of two durations. The function makes no system call. Earlier
+/// loads have completed when it reads the clock.
 #[inline]
 pub(crate) fn ticks() -> u64 {
     imp::ticks()
 }
 
-/// Every clear routine of this architecture, available or not. `memset` comes first and is
+/// Returns every clear routine of this architecture, available or not. `memset` comes first and is
 /// available everywhere.
 #[must_use]
 pub const fn clear_routines() -> &'static [ClearRoutine] {
     imp::CLEAR_ROUTINES
 }
 
-/// The clear routine of that name, if this architecture has one.
+/// Returns the clear routine of that name, if this architecture has one.
 #[must_use]
 pub fn clear_routine(name: &str) -> Option<&'static ClearRoutine> {
     clear_routines().iter().find(|routine| routine.name == name)
 }
 
-/// Every copy routine of this architecture, available or not. `memcpy` comes first and is
+/// Returns every copy routine of this architecture, available or not. `memcpy` comes first and is
 /// available everywhere.
 #[must_use]
 pub const fn copy_routines() -> &'static [CopyRoutine] {
     imp::COPY_ROUTINES
 }
 
-/// The copy routine of that name, if this architecture has one.
+/// Returns the copy routine of that name, if this architecture has one.
 #[must_use]
 pub fn copy_routine(name: &str) -> Option<&'static CopyRoutine> {
     copy_routines().iter().find(|routine| routine.name == name)
 }
 
-/// The copy routine that leaves the destination in the cache and asks for the source to pass it by:
-/// `prefetchnta` or `ldnp`, and `memcpy` on an architecture without such a hint. Available.
+/// Returns the copy routine that leaves the destination in the cache and prefetches the source past
+/// the cache by `prefetchnta` or `ldnp`. On an architecture without such a hint, returns `memcpy`.
+/// The routine is available on this CPU.
 #[must_use]
 pub fn copy_once_routine() -> &'static CopyRoutine {
     &imp::COPY_ONCE
 }
 
-/// Evidence that bytes were written which other CPUs may not see in order yet.
+/// A token for bytes that were written and that other CPUs may not see in order yet.
 ///
-/// Tokens of one operation are joined with [`and`](Self::and), and published once at its end: a
-/// fence per operation, not per page. Dropping a token publishes it too, so forgetting costs time
-/// rather than correctness.
+/// [`and`](Self::and) joins the tokens of one operation, and the end of the operation publishes the
+/// joined token. So an operation needs one fence, not one per page. A dropped token is published
+/// too, so a forgotten token costs time but is still correct.
 #[must_use = "streamed bytes may be shown to other threads only after publish()"]
 #[derive(Debug)]
 pub struct Unfenced {
     streamed: bool,
-    /// A fence orders the stores of the thread that runs it, so a token stays with its thread.
+    /// A fence orders the stores of the thread that executes it, so a token must stay in its
+    /// thread.
     thread: PhantomData<*const ()>,
 }
 
 impl Unfenced {
-    /// The token of an operation that has written nothing yet.
+    /// Returns the token of an operation that has written nothing yet.
     pub const fn nothing() -> Self {
         Self { streamed: false, thread: PhantomData }
     }
@@ -279,14 +287,15 @@ impl Unfenced {
         Self { streamed, thread: PhantomData }
     }
 
-    /// Returns whether anything went through streaming stores.
+    /// Returns true if any bytes were written by streaming stores.
     #[must_use]
     pub const fn is_pending(&self) -> bool {
         self.streamed
     }
 
-    /// Makes streamed stores as good as ordinary ones: whatever publishes those to other threads (a
-    /// release store, a lock, a channel) now publishes these too. Free if nothing streamed.
+    /// Makes streamed stores as visible as ordinary stores. A release store, a lock or a channel
+    /// that publishes ordinary stores to other threads then publishes these stores too. Costs
+    /// nothing if no store was streamed.
     pub fn publish(self) {}
 }
 

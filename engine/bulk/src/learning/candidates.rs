@@ -9,27 +9,28 @@ use crate::profile::{COLD_MOST, CacheState, Choice, WARM_MOST};
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
 
-/// Bytes of a slice: what a large operation lets each candidate do of it, and what a unit is at
-/// most.
+/// Bytes of a slice. In a large operation, each candidate processes whole slices; a unit has at
+/// most one slice.
 pub(super) const SLICE: usize = HUGE_PAGE_BYTES;
 
-/// Operations of at least this many bytes teach, as a logarithm; from the second on they are one
-/// class.
+/// Operations of at least this many bytes teach, as a logarithm. All operations from the second
+/// number on form one class.
 const COLD: (u32, u32) = (COLD_MOST.ilog2(), SLICE.ilog2());
 const WARM: (u32, u32) = (WARM_MOST.ilog2(), 30);
 
-/// Warm operations up to here are compared as wholes, not in slices: what is in the cache when one
-/// begins is what the one before left there.
+/// Warm operations below this length are compared as wholes, not in slices, because the previous
+/// operation decides which bytes are in the cache when the next operation begins. Logarithm.
 const WHOLE_BELOW: u32 = 25;
 
-/// The number of units for each trial of a settled class, at first and at last, as logarithms.
-/// A trial of a whole operation costs more than the other routine does, because a CPU that changes
-/// from one kind of vectors to another may stand still for 10 µs. So there are fewer of these.
+/// The number of units for each trial of a settled class, at first and at last, as logarithms. A
+/// trial of a whole operation costs more than the work of the other routine, because a CPU that
+/// changes from one kind of vectors to another may stop for 10 µs. So such trials are rarer.
 const SLICES: (u32, u32) = (4, 7);
 const WHOLES: (u32, u32) = (6, 10);
 
-/// A thirty-second: about what two medians of three slices differ by; a sixteenth, where it is the
-/// best of three that counts, of several candidates; and an eighth, where they are of microseconds.
+/// The margin by which another candidate must win: a thirty-second, about the difference of two
+/// medians of three slices; a sixteenth if the best of three samples of several candidates counts;
+/// an eighth if the samples are microseconds.
 const INERTIA: (u64, u64) = (1, 32);
 const HELD_INERTIA: (u64, u64) = (1, 16);
 const SHORT_INERTIA: (u64, u64) = (1, 8);
@@ -46,18 +47,18 @@ const SHORT: ComparisonRules =
     ComparisonRules { patience: 3, intervals: WHOLES, inertia: SHORT_INERTIA, ..SLICED };
 
 /// If a cache holds the bytes, their reader loses by streaming, and streaming is up to 1.3 times as
-/// fast; where none does, 1.6 to 2.8 times (decision 19).
+/// fast. If no cache holds the bytes, streaming is 1.6 to 2.8 times as fast (decision 19).
 const HELD: ComparisonRules =
     ComparisonRules { may_be_held: true, inertia: HELD_INERTIA, readers_share: (1, 2), ..SHORT };
 
-/// Classes of both states.
+/// The number of classes of both states.
 const CLASSES: usize = (COLD.1 - COLD.0 + 1 + WARM.1 - WARM.0 + 1) as usize;
 
-/// The number of counts of the units since the last trial. There are several so that threads do not write the
-/// same line.
+/// The number of counters of the units since the last trial. With several counters, threads do not
+/// write the same line.
 const STRIPES: usize = 16;
 
-/// By class, the units since the last trial, of the threads that share a stripe.
+/// By class, the units since the last trial, for the threads that share a stripe.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Stripe([AtomicU32; CLASSES]);
@@ -68,16 +69,16 @@ impl Stripe {
     }
 }
 
-/// Operations that are alike.
+/// A class of similar operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class {
     pub(super) state: CacheState,
-    /// Its shortest length in bytes, as a logarithm.
+    /// The class's shortest length in bytes, as a logarithm.
     pub(super) log: u32,
 }
 
 impl Class {
-    /// The class of pieces of this many bytes; `None` if they are too short to learn from.
+    /// Returns the class of pieces of this many bytes; `None` if they are too short to learn from.
     #[inline]
     pub(super) fn of(state: CacheState, len: usize) -> Option<Self> {
         let (first, last) = Self::range(state);
@@ -107,13 +108,13 @@ impl Class {
         })
     }
 
-    /// Returns whether its operations are compared as wholes: those that store through the cache, and the
-    /// best that streams.
+    /// Returns true if the class's operations are compared as wholes: the candidates that store
+    /// through the cache, and the best candidate that streams.
     pub(super) fn is_whole(self) -> bool {
         self.state == CacheState::Warm && self.log < WHOLE_BELOW
     }
 
-    /// Returns whether its operations are cut into slices to learn from.
+    /// Returns true if the class's operations are divided into slices for trials.
     pub(super) fn is_sliced(self) -> bool {
         !self.is_whole() && (1 << self.log) >= SLICE
     }
@@ -133,13 +134,15 @@ impl Class {
 pub(crate) struct Candidates<F: 'static> {
     /// Routines of the table that this CPU can run; libc's is the first.
     candidates: Vec<&'static Routine<F>>,
-    /// Bit by bit, whether a candidate is compared for bytes that only pass through the cache: by its row, or because
-    /// the built-in profile chooses it for them.
+    /// Bits, one per candidate, set if the candidate is compared for bytes that only pass through
+    /// the cache. The candidate's row says so, or the built-in profile chooses the candidate for
+    /// them.
     passing: u32,
-    /// Bit by bit, whether a candidate is compared for bytes that a cache may hold, by its row.
+    /// Bits, one per candidate, set if the candidate's row says that it is compared for bytes that
+    /// a cache may hold.
     held: u32,
     built_in: &'static Choice<F>,
-    /// By class.
+    /// The measurements, by class.
     measurements: PrivateSlice<Measurement>,
     stripes: PrivateSlice<Stripe>,
 }
@@ -181,8 +184,9 @@ impl<F> Candidates<F> {
         &self.measurements[class.index()]
     }
 
-    /// The routine in charge of a class, and whether it was learned. Short cold operations use the
-    /// routine that long ones found fastest, until their own class is settled.
+    /// Returns the routine in charge of a class, and true if the routine was learned. Short cold
+    /// operations use the routine that long operations found fastest, until their own class is
+    /// settled.
     #[inline]
     pub(super) fn in_charge(&self, class: Class, len: usize) -> (&'static Routine<F>, bool) {
         let verdict = self.measurement(class).verdict();
@@ -195,20 +199,21 @@ impl<F> Candidates<F> {
         }
     }
 
-    /// The built-in choice.
+    /// Returns the built-in choice.
     #[inline]
     pub(super) fn prior(&self, state: CacheState, len: usize) -> &'static Routine<F> {
         self.built_in.bands(state).routine_for(len)
     }
 
-    /// The routine that cold slices found fastest.
+    /// Returns the routine that cold slices found fastest.
     fn longest_cold(&self) -> Option<usize> {
         let verdict = self.measurement(Class { state: CacheState::Cold, log: COLD.1 }).verdict();
         verdict.candidate.filter(|_| verdict.is_settled)
     }
 
-    /// Returns the candidates that an operation of this class and of `len` bytes compares: those whose rows say so, and
-    /// for bytes that a cache may hold also the one that streams best, as far as is known.
+    /// Returns the candidates that an operation of this class and of `len` bytes compares: those
+    /// whose rows say so. For bytes that a cache may hold, also the candidate that streams best, as
+    /// far as is known.
     pub(super) fn comparison(&self, class: Class, len: usize) -> Comparison {
         let prior = self.index_of(self.in_charge(class, len).0);
         let streams = |index: &usize| self.candidates[*index].kind() == Kind::Streaming;
@@ -227,7 +232,8 @@ impl<F> Candidates<F> {
         self.candidates[index]
     }
 
-    /// The built-in profile's are among them.
+    /// Returns the index of a routine. The routines of the built-in profile are among the
+    /// candidates.
     fn index_of(&self, routine: &Routine<F>) -> usize {
         self.candidates.iter().position(|candidate| *candidate == routine).unwrap_or(0)
     }
@@ -262,8 +268,9 @@ impl<F> Candidates<F> {
     }
 }
 
-/// Returns a stripe by the address of the calling thread's stack. Threads have different ones
-/// mostly, a signal handler has one too, and it takes no thread-local state.
+/// Returns a stripe, chosen by the address of the calling thread's stack. Most threads get
+/// different stripes. A signal handler gets a stripe, too. The function needs no thread-local
+/// state.
 #[inline]
 fn stripe() -> usize {
     let here = 0_u8;

@@ -13,7 +13,8 @@ use crate::profile::CacheState;
 /// The most trials of one operation whose class is settled.
 const TRIALS_AT_ONCE: u32 = 16;
 
-/// Chooses the routine for each piece of an operation by what is known, and measures to know more.
+/// A chooser of the routine for each piece of an operation. It uses the timings so far, and
+/// measures.
 #[derive(Debug)]
 pub(crate) struct Learner<F: 'static> {
     candidates: &'static Candidates<F>,
@@ -33,7 +34,7 @@ impl<F> Learner<F> {
         Self { candidates, state }
     }
 
-    /// The routine for a piece of this many bytes when no trial is due.
+    /// Returns the routine for a piece of this many bytes if no trial is due.
     pub(crate) fn routine_for(&self, len: usize) -> &'static Routine<F> {
         self.in_charge(len).0
     }
@@ -54,7 +55,8 @@ impl<F> Learner<F> {
         }
     }
 
-    /// Has `process` do a piece by the routine in charge. If a trial is due, other candidates do some of it.
+    /// Passes a piece to `process` with the routine in charge. If a trial is due, other candidates
+    /// process parts of the piece.
     #[inline]
     pub(crate) fn run(
         &self,
@@ -99,7 +101,7 @@ impl<F> Learner<F> {
     }
 }
 
-/// Trials of one operation.
+/// The trials of one operation.
 struct Trials<F: 'static> {
     candidates: &'static Candidates<F>,
     class: Class,
@@ -115,8 +117,8 @@ impl<F> Trials<F> {
         Self { candidates, class, len, measurement, comparison }
     }
 
-    /// Returns the number of slices that are trials: all that are left until the class is settled, and then those that
-    /// are due.
+    /// Returns the number of slices that are trials: all slices until the class is settled, and
+    /// then the slices that are due.
     fn count_due(&self, due: u32) -> u32 {
         match self.measurement.trials_left(&self.comparison) {
             0 => due.min(TRIALS_AT_ONCE),
@@ -124,7 +126,8 @@ impl<F> Trials<F> {
         }
     }
 
-    /// The first slices by candidates in turn, the rest by the routine in charge then.
+    /// Processes the first slices by the candidates in turn, and the rest by the routine that is
+    /// then in charge.
     fn run_slices(
         &self,
         slices: u32,
@@ -143,7 +146,8 @@ impl<F> Trials<F> {
         process(self.candidates.in_charge(self.class, self.len).0, rest)
     }
 
-    /// All of these bytes by the candidate whose turn it is, from `begun` to the moment that it returns.
+    /// Processes all of these bytes by the candidate whose turn it is. The time of the trial runs
+    /// from `begun` to the return of the routine.
     fn run_one(
         &self,
         bytes: Range<usize>,

@@ -1,54 +1,60 @@
-//! The measurement of one class: which of its candidates is fastest.
+//! The measurement of one class: it finds the fastest candidate.
 //!
-//! A class is operations that are alike: one method, in or out of the cache, of about one length. Every word of a
-//! measurement is a hint: whatever threads and signal handlers make of it at once, it names a candidate, and each
-//! candidate does the work that was asked for. So all accesses are relaxed.
+//! A class consists of similar operations: one method, in or out of the cache, of about one length.
+//! Every word of a measurement is a hint. Threads and signal handlers may change it at the same
+//! time, and it still names a candidate. Each candidate produces the same bytes. So all accesses
+//! are relaxed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::samples::{Samples, TimePerByte};
 
-/// The most candidates of a method: `candidates.rs` asserts that each table of routines fits.
+/// The most candidates of a method. `candidates.rs` asserts that each table of routines fits.
 pub(super) const MAX_CANDIDATES: usize = 12;
 
-/// Rounds of all candidates before a measurement is settled: as many as there are samples.
+/// Rounds of all candidates before a measurement is settled: the number of samples.
 const ROUNDS: u32 = 3;
 
-/// The longest interval while a routine that streams is in charge of bytes that a cache may hold, as a logarithm: its own
-/// stores keep the cache from holding them, so only trials of other candidates can show that it would.
+/// The longest interval between trials if a routine that streams is in charge of bytes that a cache
+/// may hold, as a logarithm. The stores of this routine keep the bytes out of the cache, so only
+/// trials of other candidates can show that the cache would hold them.
 const WARY: u32 = 5;
 
-/// A candidate that costs a quarter more than the best is hopeless: of its later turns three of four are the best
-/// one's.
+/// A candidate that costs a quarter more than the best candidate is hopeless: the best candidate
+/// gets three of four of its later turns.
 const HOPELESS: (u64, u64) = (1, 4);
 
 /// The rules by which the candidates of a class are compared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ComparisonRules {
-    /// Until it is settled, one of this many units is a trial. Logarithm.
+    /// Until the class is settled, one of this many units is a trial. Logarithm.
     pub(super) patience: u32,
-    /// True if a cache may hold the bytes. Then each candidate has two trials in a row, and the second one counts: what
-    /// the first one leaves in the cache is what the second one finds there. And a candidate that stores through the
-    /// cache counts by its best sample, because other code that evicts the bytes between the two makes it seem slower.
+    /// True if a cache may hold the bytes. Then each candidate has two trials in a row, and the
+    /// second trial counts, because it finds in the cache the bytes that the first trial left
+    /// there. A candidate that stores through the cache counts by its best sample, because code
+    /// that evicts the bytes between the two trials makes the candidate seem slower.
     pub(super) may_be_held: bool,
-    /// Once it is settled, one of this many units is a trial: at first, and after rounds that changed nothing. Logarithms.
+    /// After the class is settled, one of this many units is a trial: the first number at first,
+    /// the second number after rounds that changed nothing. Logarithms.
     pub(super) intervals: (u32, u32),
-    /// The margin by which another candidate must win to take charge. The prior needs no margin: noise in
-    /// the first samples would otherwise keep it out where it is as fast.
+    /// The margin by which another candidate must win to take charge. The prior needs no margin.
+    /// Otherwise noise in the first samples would exclude the prior although it is as fast.
     pub(super) inertia: (u64, u64),
-    /// By which a routine that streams must win, in parts: its reader finds nothing in the cache.
+    /// The margin by which a routine that streams must win, as a fraction: its reader finds nothing
+    /// in the cache.
     pub(super) readers_share: (u64, u64),
 }
 
-/// The candidates that a class compares, and how. Small, because a signal handler has it on its stack.
+/// The candidates that a class compares, and the rules of the comparison. The value is small,
+/// because a signal handler has it on its stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comparison {
     rules: &'static ComparisonRules,
-    /// In charge as long as there is no verdict.
+    /// The candidate in charge until there is a verdict.
     prior: usize,
-    /// Bit by bit, whether a candidate is compared.
+    /// Bits, one per candidate, set if the candidate is compared.
     among: u16,
-    /// Bit by bit, whether it streams.
+    /// Bits, one per candidate, set if the candidate streams.
     streaming: u16,
 }
 
@@ -104,7 +110,8 @@ impl Comparison {
         cost.raised(by, of).raised(more, than)
     }
 
-    /// The longest interval between trials with this one in charge. Logarithm.
+    /// Returns the longest interval between trials while this candidate is in charge, as a
+    /// logarithm.
     fn calmest(&self, candidate: usize) -> u32 {
         if self.rules.may_be_held && self.streams(candidate) {
             WARY
@@ -117,11 +124,11 @@ impl Comparison {
 /// The outcome of a measurement, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// The candidate in charge; `None` before the first round is over.
+    /// The candidate in charge; `None` before the end of the first round.
     pub(super) candidate: Option<usize>,
     /// The number of units for each trial, as a logarithm.
     pub(super) interval: u32,
-    /// All candidates had their rounds.
+    /// True if all candidates had their rounds.
     pub(super) is_settled: bool,
 }
 
@@ -137,12 +144,12 @@ impl Verdict {
     }
 }
 
-/// On lines of its own: every operation of its class reads it.
+/// The word lies on cache lines of its own, because every operation of its class reads it.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Measurement {
     verdict: AtomicU32,
-    /// Trials that were begun.
+    /// The number of trials that were begun.
     trials: AtomicU32,
     samples: [Samples; MAX_CANDIDATES],
 }
@@ -151,9 +158,9 @@ pub(super) struct Measurement {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
     pub(super) candidate: usize,
-    /// True if its time counts.
+    /// True if the trial's time counts.
     pub(super) counts: bool,
-    /// Trials that were begun, this one included.
+    /// The number of trials that were begun, this trial included.
     number: u32,
 }
 
@@ -175,13 +182,14 @@ impl Measurement {
         self.trials.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a trial is due after this many units.
+    /// Returns true if a trial is due after this many units.
     #[inline]
     pub(super) fn is_due(&self, units: u32) -> bool {
         units >> self.verdict().interval != 0
     }
 
-    /// Begins a trial. Candidates take turns; in three of four rounds those of hopeless ones go to the best.
+    /// Begins a trial. Candidates take turns. In three of four rounds, the best candidate gets the
+    /// turns of hopeless candidates.
     pub(super) fn begin_trial(&self, comparison: &Comparison) -> Trial {
         let before = self.trials.fetch_add(1, Ordering::Relaxed);
         let in_pairs = comparison.rules.may_be_held;
@@ -203,7 +211,7 @@ impl Measurement {
         cost.is_some_and(|cost| cost > best.raised(by, of))
     }
 
-    /// Records what a trial cost, and draws the conclusion.
+    /// Records the cost of a trial, and updates the verdict.
     pub(super) fn end_trial(&self, trial: Trial, cost: TimePerByte, comparison: &Comparison) {
         if trial.counts {
             self.samples[trial.candidate].push(cost);
@@ -232,12 +240,12 @@ impl Measurement {
         self.verdict.store(verdict.word(), Ordering::Relaxed);
     }
 
-    /// Trials until it is settled.
+    /// Returns the number of trials until the measurement is settled.
     pub(super) fn trials_left(&self, comparison: &Comparison) -> u32 {
         (ROUNDS * comparison.trials_per_round()).saturating_sub(self.trials())
     }
 
-    /// Returns the candidate with samples whose cost is least after `weigh`.
+    /// Returns the candidate with samples that has the least cost after `weigh`.
     fn cheapest(
         &self,
         comparison: &Comparison,
@@ -276,8 +284,8 @@ mod tests {
         ComparisonRules { patience: 3, may_be_held: true, readers_share: (1, 2), ..SLICED };
     const LIBC: usize = 0;
 
-    /// A class whose candidate `n` costs `costs[n]`; all but libc stream. Works through so many units, and says what
-    /// each of them cost, by which candidate.
+    /// Simulates a class whose candidate `n` costs `costs[n]`; all candidates except libc stream.
+    /// Processes this many units, and returns the cost and the candidate of each unit.
     fn work(
         measurement: &Measurement,
         rules: &'static ComparisonRules,
@@ -318,7 +326,8 @@ mod tests {
         assert_eq!(hopeless, 1, "a hopeless one has no second turn: {did:?}");
     }
 
-    /// The bound that `README.md` states: three units for each candidate, then one of sixteen.
+    /// Checks the bound that `README.md` states: three units for each candidate, then one of
+    /// sixteen.
     #[test]
     fn regret_is_three_rounds_and_then_a_sixteenth_at_most_and_falls() {
         let measurement = Measurement::new();
@@ -368,7 +377,8 @@ mod tests {
         assert_eq!(measurement.verdict().candidate, Some(LIBC));
     }
 
-    /// The margin keeps routines from taking turns; it is no reason to stay with one that is slower than the prior.
+    /// Checks that the margin keeps routines from taking turns, and does not keep a routine that is
+    /// slower than the prior.
     #[test]
     fn prior_that_seemed_slower_at_first_is_in_charge_again() {
         let measurement = Measurement::new();

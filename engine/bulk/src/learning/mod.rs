@@ -1,15 +1,17 @@
 //! Operations measure which routine is fastest on this machine at this time.
 //!
-//! A [`Profile`] knows CPU models, so it misses newer ones. Therefore a clear or a copy with the
-//! built-in profile measures while it works. Its first slices of 2 MiB are *trials*: libc and each
-//! routine that streams on this CPU do one in turn, timed by the CPU's clock. The fastest does the
-//! rest. The process shares these timings, and later operations of the same kind use them. After
-//! that, one slice in 16 is a trial, because neighbours and frequencies change. This share falls to
-//! one in 128. Shorter operations, from 16 KiB on, use the timings of long ones. At first, one of
-//! eight of them is a trial as a whole. `README.md` beside this file describes the comparisons, the
-//! highest cost, and the races that were considered.
+//! The built-in [`Profile`] knows CPU models, and does not know newer models. Therefore a clear or
+//! a copy with the built-in profile measures while it works. Its first slices of 2 MiB are
+//! *trials*: libc and each streaming routine of this CPU process a slice in turn, timed by the
+//! CPU's clock. The fastest routine processes the rest. The process shares these timings, and later
+//! operations of the same kind use them. After that, one slice in 16 is a trial, because neighbours
+//! and CPU frequencies change. This share falls to one slice in 128. Operations of 16 KiB and more
+//! that are shorter than a slice use the timings of long operations. At first, one in eight of them
+//! is a trial as a whole. `README.md` beside this file describes the comparisons, the highest cost,
+//! and the races that were considered.
 //!
-//! The routine never changes the resulting bytes, nor when other threads may see them.
+//! The choice of the routine never changes the resulting bytes, nor the moment at which other
+//! threads may see them.
 //!
 //! A program that needs the same routine every time [installs](Profile::install) a profile, or
 //! calls [`set_enabled(false)`](set_enabled).
@@ -30,7 +32,7 @@ use hugekit_sys::sync::First;
 pub(crate) use self::candidates::Candidates;
 pub(crate) use self::learner::Learner;
 
-/// The routine that did an operation's work, near window and trials apart.
+/// The routine that processed the bytes of an operation, except the near window and trials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Used {
@@ -46,8 +48,8 @@ pub struct Used {
 pub enum ChosenBy {
     /// The caller named it.
     Caller,
-    /// A profile: the operation's, the installed one, or the built-in one as long as nothing is
-    /// learned.
+    /// A profile: the operation's profile, the installed profile, or the built-in profile while
+    /// nothing is learned.
     Profile,
     /// Trials in this process found it the fastest.
     Learned,
@@ -59,20 +61,21 @@ pub enum ChosenBy {
 pub struct Learned {
     /// `clear` or `copy`.
     pub operation: &'static str,
-    /// In the cache, as far as is known, or out of it.
+    /// The state of the bytes before the operation: possibly in the cache, or not.
     pub state: CacheState,
-    /// The shortest length in bytes that it is for; the next one's, if any, ends it.
+    /// The shortest length in bytes of this class. The class ends where the next class begins.
     pub from: usize,
-    /// The routine in charge.
+    /// The routine that the process uses for this class.
     pub routine: &'static str,
     /// Pieces of operations that were timed.
     pub trials: u32,
-    /// True if each candidate had its turns.
+    /// True if each candidate was timed as often as the first comparison needs.
     pub is_settled: bool,
 }
 
-/// All that a process learns. A method of which this CPU has only libc's routine has no candidates. Candidates are only
-/// read; what operations write, signal handlers among them, lies in memory of our own.
+/// The timings of a process. A method has no candidates if libc's routine is the only routine of
+/// this CPU. Candidates are only read. Operations, also those in signal handlers, write to memory
+/// that this crate has mapped.
 #[derive(Debug)]
 pub(crate) struct Knowledge {
     pub(crate) clear: Option<Candidates<ClearFn>>,
@@ -82,20 +85,21 @@ pub(crate) struct Knowledge {
 static IS_ENABLED: AtomicBool = AtomicBool::new(true);
 static KNOWLEDGE: First<Option<Knowledge>> = First::new();
 
-/// Sets whether operations that go by the built-in profile learn, from now on, in this process. They do by default. What was learned is kept, and not gone by while it is off.
+/// Switches learning on or off for later operations of this process that use the built-in profile.
+/// By default on. Timings are kept while learning is off, but not used.
 pub fn set_enabled(enabled: bool) {
     IS_ENABLED.store(enabled, Ordering::Relaxed);
 }
 
-/// Returns whether operations learn: not if that was [switched off](set_enabled), if a profile is installed, or if this
-/// CPU offers nothing to choose from, or no clock.
+/// Returns true if operations learn. They do not if learning was [switched off](set_enabled), if a
+/// profile is installed, if this CPU has only one routine, or if it has no clock.
 #[must_use]
 pub fn is_enabled() -> bool {
     knowledge().is_some()
 }
 
-/// Forgets what was learned: the next operations begin as a new process's do. For a program that was moved to other
-/// CPUs and does not want to wait for the next trials; and for measuring.
+/// Discards all timings: the next operations begin as in a new process. This is for a program that
+/// was moved to other CPUs and does not want to wait for the next trials, and for measurements.
 pub fn forget() {
     if let Some(Some(knowledge)) = KNOWLEDGE.get() {
         knowledge.clear.iter().for_each(Candidates::forget);
@@ -103,7 +107,8 @@ pub fn forget() {
     }
 }
 
-/// Returns the measurements so far, by operation, state and length. Classes without measurements are left out.
+/// Returns the timings so far, by operation, state and length. Classes without timings are left
+/// out.
 #[must_use]
 pub fn learned() -> Vec<Learned> {
     let Some(Some(knowledge)) = KNOWLEDGE.get() else { return Vec::new() };
@@ -122,14 +127,15 @@ pub(crate) fn knowledge() -> Option<&'static Knowledge> {
     KNOWLEDGE.get_or_make(Knowledge::new).as_ref()
 }
 
-/// Makes what operations need, for fault handlers, which may not allocate.
+/// Allocates the memory for timings now. Fault handlers need this, because they may not allocate.
 pub fn prepare() {
     let _ = (Profile::current(), knowledge());
 }
 
 impl Knowledge {
-    /// `None` if nothing can be learned here. A shortage of memory is one reason. Not inlined, so that fault handlers,
-    /// which never come here, have none of it on their stacks.
+    /// Allocates the memory for timings. `None` if nothing can be learned here, or if memory is
+    /// short. Not inlined, so that fault handlers, which never call this function, need no stack
+    /// for it.
     #[cold]
     #[inline(never)]
     fn new() -> Option<Self> {
@@ -143,7 +149,7 @@ impl Knowledge {
     }
 }
 
-/// The candidates of a method, if there are several.
+/// Returns the candidates of a method, if there are several.
 fn candidates<F>(
     table: &'static [Routine<F>],
     built_in: &'static Choice<F>,
@@ -166,7 +172,8 @@ mod tests {
         }
     }
 
-    /// Each method by itself, because an architecture may have a routine for clears and none for copies.
+    /// Checks each method separately, because an architecture may have a routine for clears and
+    /// none for copies.
     #[test]
     fn method_with_several_routines_has_candidates_and_one_with_libcs_has_none() {
         let built_in = &Profile::built_in().clear;

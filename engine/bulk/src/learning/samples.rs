@@ -1,25 +1,25 @@
-//! How long a routine took, the last three times: one word, so that threads and signal handlers share it without a
-//! lock. Two that write at once lose a sample, and no more.
+//! The last three durations of a routine, in one word. So threads and signal handlers share the
+//! word without a lock. If two of them write at once, one sample is lost, and nothing else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bits of a sample; three of them leave one to spare.
+/// Bits of a sample. Three samples leave one bit unused.
 const BITS: u32 = 21;
 const SAMPLE: u64 = (1 << BITS) - 1;
 const ALL: u64 = (1 << (3 * BITS)) - 1;
 
-/// Time per byte: 1/256 of a tick for each KiB. 0 stands for none.
+/// Time per byte, in 1/256 of a tick per KiB. 0 means no sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TimePerByte(pub(super) u64);
 
 impl TimePerByte {
-    /// Returns the cost of `bytes`, which are not 0. A time that is too long for a sample, such as that of memory which
-    /// the kernel had to find first, counts as the longest.
+    /// Returns the cost of `bytes`, which must not be 0. A time that does not fit a sample counts
+    /// as the longest sample, for example if the kernel had to find the memory first.
     pub(super) fn of(ticks: u64, bytes: usize) -> Self {
         Self((ticks.saturating_mul(256 << 10) / bytes as u64).clamp(1, SAMPLE))
     }
 
-    /// Slower by this many of `of` parts.
+    /// Returns a cost that is higher by `by` parts of `of`.
     pub(super) fn raised(self, by: u64, of: u64) -> Self {
         Self(self.0 + self.0 * by / of)
     }
@@ -33,14 +33,14 @@ impl Samples {
         Self(AtomicU64::new(0))
     }
 
-    /// Takes one in; the oldest of four goes.
+    /// Adds a sample and discards the oldest sample.
     pub(super) fn push(&self, cost: TimePerByte) {
         let word = self.0.load(Ordering::Relaxed);
         self.0.store((word << BITS | cost.0) & ALL, Ordering::Relaxed);
     }
 
-    /// Returns the usual cost: the median of three. So neither a thread that lost its CPU nor memory that
-    /// happened to be in the cache decides.
+    /// Returns the usual cost: the median of three samples. So neither a thread that lost its CPU
+    /// nor memory that happened to be in the cache decides.
     pub(super) fn usual(&self) -> Option<TimePerByte> {
         let word = self.0.load(Ordering::Relaxed);
         // By hand: a handler of signals has no stack for a sort.
@@ -54,7 +54,7 @@ impl Samples {
         }
     }
 
-    /// Returns the least cost of the last three times.
+    /// Returns the least of the last three costs.
     pub(super) fn best(&self) -> Option<TimePerByte> {
         let word = self.0.load(Ordering::Relaxed);
         let samples = [0, 1, 2].map(|place| word >> (place * BITS) & SAMPLE);

@@ -1,8 +1,9 @@
-//! What a job did before it ended early, so that its caller can go on or undo.
+//! The part of a job that was done before the job ended early. A caller can use it to continue or
+//! to undo the job.
 
 use std::ops::Range;
 
-/// The bytes of a job that are done: offsets, ascending, each range apart from the next.
+/// The bytes of a job that are done: ascending ranges of offsets. No two ranges touch.
 ///
 /// Bytes of a failed chunk are not included, although some of them may be done.
 ///
@@ -28,13 +29,14 @@ pub struct Done {
 }
 
 impl Done {
-    /// Nothing of `len` bytes.
+    /// Returns the state of a job of `len` bytes of which nothing is done.
     #[doc(hidden)]
     pub const fn nothing(len: usize) -> Self {
         Self { ranges: Vec::new(), asked: 0..len }
     }
 
-    /// The first bytes of `len`. Where the heap has no room to say so: nothing, as if they were still to do.
+    /// Returns the state of a job of `len` bytes that is done up to `end`. If the heap has no room
+    /// for this state, returns the state of which nothing is done.
     pub(super) fn until(end: usize, len: usize) -> Self {
         let mut ranges = Vec::new();
         if end > 0 && ranges.try_reserve(1).is_ok() {
@@ -43,7 +45,8 @@ impl Done {
         Self { ranges, asked: 0..len }
     }
 
-    /// These ranges of `len` bytes, in any order, none of which overlaps another or is empty.
+    /// Returns the state of a job of `len` bytes of which these ranges are done. The ranges may be
+    /// in any order; they do not overlap, and none is empty.
     pub(super) fn new(mut ranges: Vec<Range<usize>>, len: usize) -> Self {
         ranges.sort_unstable_by_key(|range| range.start);
         ranges.dedup_by(|next, last| {
@@ -56,7 +59,7 @@ impl Done {
         Self { ranges, asked: 0..len }
     }
 
-    /// Returns the ranges without these bytes.
+    /// Returns the ranges without the bytes of `hole`.
     #[must_use]
     pub(super) fn without(self, hole: &Range<usize>) -> Self {
         if hole.is_empty() {
@@ -70,8 +73,8 @@ impl Done {
         Self { ranges: self.ranges.into_iter().flat_map(around).collect(), asked: self.asked }
     }
 
-    /// Converts offsets of the job, which began at `offset` and covers whole pages, to those of the caller, who asked
-    /// for these bytes.
+    /// Converts offsets of the job to offsets of the caller. The job began at `offset` and covers
+    /// whole pages; the caller requested the bytes of `asked`.
     #[must_use]
     pub(super) fn shifted_into(self, offset: usize, asked: Range<usize>) -> Self {
         let shifted = |range| shifted_into(range, offset, &asked);
@@ -79,33 +82,34 @@ impl Done {
         Self { ranges: ranges.collect(), asked }
     }
 
-    /// The ranges that are done.
+    /// Returns the ranges that are done.
     #[must_use]
     pub fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
     }
 
-    /// The ranges that are not done. A caller can continue with these.
+    /// Returns the ranges that are not done. A caller can continue the job with these ranges.
     pub fn left(&self) -> impl Iterator<Item = Range<usize>> {
         let starts = std::iter::once(self.asked.start).chain(self.ranges.iter().map(|r| r.end));
         let ends = self.ranges.iter().map(|range| range.start).chain([self.asked.end]);
         starts.zip(ends).map(|(start, end)| start..end).filter(|range| !range.is_empty())
     }
 
-    /// The number of bytes that are done.
+    /// Returns the number of bytes that are done.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.ranges.iter().map(Range::len).sum()
     }
 
-    /// The whole range that was requested, done or not.
+    /// Returns the whole range that was requested, done or not.
     #[must_use]
     pub const fn asked(&self) -> &Range<usize> {
         &self.asked
     }
 }
 
-/// Returns the part of a job's range, which began at `offset`, that lies in the bytes that the caller asked for.
+/// Returns the part of a job's range that lies in the bytes that the caller requested. The job
+/// began at `offset`.
 pub(super) fn shifted_into(
     range: Range<usize>,
     offset: usize,

@@ -1,4 +1,4 @@
-//! One job: from what was asked for to who does which chunk, and how it ended.
+//! One job: the plan for its chunks and threads, its execution, and its result.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -18,7 +18,7 @@ use hugekit_machine::CpuSet;
 use hugekit_sys::headroom;
 use hugekit_sys::sync::primitives::{Mutex, MutexGuard};
 
-/// Work on a range of bytes, for several threads.
+/// A job on several threads: a function that is called for all parts of a range of bytes.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +60,8 @@ impl fmt::Debug for Job<'_> {
 }
 
 impl<'a> Job<'a> {
-    /// Makes a job of `len` bytes for [`Threads::Auto`], in chunks of any length, without a cap.
+    /// Makes a job of `len` bytes, by default for [`Threads::Auto`], in chunks of any length,
+    /// without a cap.
     pub fn new(len: usize) -> Self {
         Self {
             len,
@@ -76,15 +77,15 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Sets the smallest chunk in bytes. All chunks except the first and the last of a part are
-    /// multiples of it. By default 1; 0 counts as 1.
+    /// Sets the length of the smallest chunk in bytes. All chunks except the first and the last of
+    /// a part are multiples of this length. By default 1; 0 counts as 1.
     pub fn min_chunk(mut self, bytes: usize) -> Self {
         self.min_chunk = bytes.max(1);
         self
     }
 
-    /// Sets the address of the range. Chunks then end at *addresses* that are multiples of the
-    /// minimum chunk, rather than at such offsets.
+    /// Sets the address of the range. Chunks then end at addresses that are multiples of the
+    /// minimum chunk. By default chunks end at offsets that are multiples of it.
     pub fn address(mut self, address: usize) -> Self {
         self.address = address;
         self
@@ -96,62 +97,69 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// Sets the most threads for [`Threads::Auto`]. By default no limit; 0 counts as 1.
+    /// Sets the highest number of threads for [`Threads::Auto`]. By default no limit; 0 counts as
+    /// 1.
     pub fn cap(mut self, threads: usize) -> Self {
         self.cap = threads.max(1);
         self
     }
 
-    /// Sets which NUMA node holds which part. By default unknown.
+    /// Sets a map of the NUMA nodes that hold the parts of the range. By default the nodes are
+    /// unknown.
     pub fn nodes(mut self, map: &'a NodeMap) -> Self {
         self.nodes = Some(map);
         self
     }
 
-    /// Another machine's CPUs instead of those the calling thread may use.
+    /// Sets the CPUs for the helpers. By default the CPUs that the calling thread may use. Tests
+    /// pass the CPUs of another machine.
     pub fn placement(mut self, placement: &'a Placement) -> Self {
         self.placement = Some(placement);
         self
     }
 
-    /// Sets a callback that is called after each chunk. A job with a callback is cut into chunks
-    /// even if it has one thread. By default none.
+    /// Sets a callback that is called after each chunk. By default none. A job with a callback is
+    /// divided into chunks even if it has one thread.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.progress = Some(progress);
         self
     }
 
-    /// Sets the flag that stops the job. Each thread finishes its current chunk first: at most 32
-    /// MiB, or a minimum chunk if that is longer. A job with a flag is cut into chunks even if it
-    /// has one thread. By default none.
+    /// Sets the flag that stops the job. By default none. Each thread finishes its current chunk
+    /// first, which has at most 32 MiB, or the length of a minimum chunk if that is longer. A job
+    /// with a flag is divided into chunks even if it has one thread.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.cancel = Some(cancel);
         self
     }
 
-    /// If true, helpers run only on CPUs that no other thread wants (`SCHED_IDLE`). Chunks are then
-    /// as small as possible, because the calling thread must wait for a helper within a chunk, even
-    /// if another thread takes the helper's CPU. By default false.
+    /// Sets the priority of the helpers. If `low` is true, helpers run only on CPUs that no other
+    /// thread needs (`SCHED_IDLE`). Chunks are then as small as possible, because another thread
+    /// may take a helper's CPU, and the calling thread must wait until the helper finishes its
+    /// chunk. By default false.
     pub fn low_priority(mut self, low: bool) -> Self {
         self.low_priority = low;
         self
     }
 
-    /// Calls `chunk` for pieces that together are the whole range, each piece once, on several
-    /// threads.
+    /// Calls `chunk` on several threads, for pieces that together are the whole range. Each piece
+    /// is passed once.
     ///
-    /// Calls must not wait for each other, because a helper may never start.
+    /// A call of `chunk` must not wait for another call, because a helper may never start.
     ///
-    /// Stores of `chunk` are visible to the calling thread on return. If `chunk` uses non-temporal
-    /// stores, it must fence them before it returns.
+    /// When `run` returns, the calling thread sees the stores of `chunk`. If `chunk` uses
+    /// non-temporal stores, it must fence them before it returns.
     ///
     /// # Errors
-    /// [`JobError`] if the request is invalid (nothing was done), a chunk failed, or the job was
-    /// cancelled. The last two name the bytes that are done.
+    /// - [`JobError::NoThreads`] or [`JobError::NoCpus`] if no thread can work. Nothing is done
+    ///   then.
+    /// - [`JobError::Chunk`] if a chunk failed, and [`JobError::Cancelled`] if the job was
+    ///   cancelled. Both contain the bytes that are done.
+    /// - [`JobError::Forked`] if `chunk` forked the process and this process is the child.
     ///
     /// # Panics
-    /// If `chunk` or the progress callback panics: with the same payload, after every helper has
-    /// stopped.
+    /// If `chunk` or the progress callback panics. The panic has the same payload, and begins after
+    /// every helper has stopped.
     pub fn run<E: Send>(
         &self,
         chunk: impl Fn(Range<usize>) -> Result<(), E> + Sync,
@@ -173,7 +181,7 @@ impl<'a> Job<'a> {
             .map(|report| Report { capped: capped.or(report.capped), ..report })
     }
 
-    /// Returns whether the caller wants to know how far it is, or may stop it.
+    /// Returns true if the caller observes the progress of the job, or may stop the job.
     fn is_watched(&self) -> bool {
         self.progress.is_some() || self.cancel.is_some()
     }
@@ -201,7 +209,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Chunk by chunk on the calling thread, without an allocation while nothing fails.
+    /// Processes chunk by chunk on the calling thread. Allocates nothing unless a chunk fails.
     fn run_in_turn<E>(
         &self,
         chunk: impl Fn(Range<usize>) -> Result<(), E>,
@@ -229,7 +237,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Threads for this many wanted, and the reason if they are fewer than the caller requires.
+    /// Returns the number of threads for this many wanted threads, and the reason if the number is
+    /// smaller than the caller requires.
     fn limit_threads(&self, placement: &Placement, wanted: usize) -> (usize, Option<Limit>) {
         let chunks = plan::threads(self.len, self.min_chunk, usize::MAX);
         let (cpus, by_cpus) = placement.limit();
@@ -275,7 +284,8 @@ impl<'a> Job<'a> {
         running.into_report(threads).map(|report| Report { capped, ..report })
     }
 
-    /// The lanes, and at which of them each thread begins, for a caller on this CPU.
+    /// Returns the lanes, and for each thread the lane at which it begins, for a caller on this
+    /// CPU.
     fn plan_lanes(
         &self,
         placement: &Placement,
@@ -290,7 +300,8 @@ impl<'a> Job<'a> {
         (lanes, homes)
     }
 
-    /// By thread, the node whose bytes it is to begin with; the caller's first.
+    /// Returns for each thread the node whose bytes it processes first. The caller's node comes
+    /// first.
     #[cfg(all(test, not(loom)))]
     pub(super) fn home_nodes(
         &self,
@@ -302,8 +313,8 @@ impl<'a> Job<'a> {
         homes.into_iter().map(|home| lanes[home].node).collect()
     }
 
-    /// Leaves out the helpers for which other jobs leave no slot on the node whose memory they are for. The caller works
-    /// in any case. Threads that a program asked for by their number neither need slots nor take any.
+    /// Removes helpers for which other jobs leave no slot on the node of their memory. The caller
+    /// works in any case. Threads of [`Threads::Exactly`] neither need nor occupy slots.
     fn drop_helpers_without_slots(
         &self,
         homes: &mut Vec<usize>,
@@ -333,7 +344,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The parts on one node and the CPUs for them.
+/// The parts of the range on one node, and the CPUs for them.
 #[derive(Debug)]
 struct NodeLane {
     node: Option<u32>,
@@ -348,7 +359,8 @@ impl NodeLane {
     }
 }
 
-/// A lane for each node that holds a part, and one for what no node holds; at least one.
+/// Returns a lane for each node that holds a part, and a lane for the bytes that no node holds.
+/// Returns at least one lane.
 fn lanes_of_nodes(
     map: Option<&NodeMap>,
     len: usize,
@@ -378,8 +390,8 @@ fn lanes_of_nodes(
     lanes
 }
 
-/// Leaves the calling thread's CPU out if there is another: a helper that is woken on the CPU of its
-/// waker waits there for a caller that waits for no thread.
+/// Removes the calling thread's CPU if there is another. A helper that wakes on that CPU would wait
+/// there until the caller leaves it, and the caller does not.
 fn without_callers_cpu(cpus: CpuSet, callers_cpu: u32) -> CpuSet {
     if cpus.len() > 1 && cpus.contains(callers_cpu) {
         cpus.iter().filter(|&cpu| cpu != callers_cpu).collect()
@@ -388,25 +400,25 @@ fn without_callers_cpu(cpus: CpuSet, callers_cpu: u32) -> CpuSet {
     }
 }
 
-/// A job that is being done, as all of its threads see it.
+/// A job that is running, as all of its threads see it.
 struct RunningJob<'a, F, E> {
     job: &'a Job<'a>,
     chunk: &'a F,
     queue: Queue,
-    /// By thread, the lane it begins at.
+    /// For each thread, the lane at which it begins.
     homes: Vec<usize>,
-    /// By lane, the CPUs of its helpers; empty where only others' can help.
+    /// For each lane, the CPUs of its helpers. Empty if only helpers of other lanes can help.
     cpus: Vec<CpuSet>,
     stop: AtomicBool,
     tally: Mutex<Tally<E>>,
 }
 
-/// The progress of a job. Locked once for each chunk, which is megabytes.
+/// The progress of a job. It is locked once for each chunk of some megabytes.
 struct Tally<E> {
     done: usize,
     took_part: usize,
     unpinned: usize,
-    /// The first, and what each thread failed at.
+    /// The first failure, and the ranges at which threads failed.
     failure: Option<JobFailure<E>>,
     failed: Vec<Range<usize>>,
 }
@@ -429,7 +441,7 @@ impl<E: Send, F: Fn(Range<usize>) -> Result<(), E> + Sync> SharedJob for Running
 }
 
 impl<E, F: Fn(Range<usize>) -> Result<(), E>> RunningJob<'_, F, E> {
-    /// Does chunks until there are none, beginning at this thread's own lane.
+    /// Processes chunks until none is left, beginning with this thread's own lane.
     fn work(&self, slot: usize, pin: impl Fn(&CpuSet) -> bool) {
         let mut lane = self.homes[slot];
         let mut pinned = self.pin_to(lane, &pin);
@@ -450,7 +462,7 @@ impl<E, F: Fn(Range<usize>) -> Result<(), E>> RunningJob<'_, F, E> {
         }
     }
 
-    /// A lane without CPUs of its own is served from wherever the thread is.
+    /// Pins the thread to the CPUs of a lane. A thread of a lane without CPUs stays on its CPU.
     fn pin_to(&self, lane: usize, pin: impl Fn(&CpuSet) -> bool) -> bool {
         let cpus = &self.cpus[lane];
         cpus.is_empty() || pin(cpus)
@@ -474,7 +486,7 @@ impl<E, F: Fn(Range<usize>) -> Result<(), E>> RunningJob<'_, F, E> {
         }
     }
 
-    /// The callback runs under the lock, which is what puts its calls in order.
+    /// Calls the callback under the lock, so the calls are in order.
     fn record_done(&self, bytes: usize, is_first: bool) {
         let mut tally = self.tally();
         tally.done += bytes;
@@ -493,7 +505,8 @@ impl<E, F: Fn(Range<usize>) -> Result<(), E>> RunningJob<'_, F, E> {
         tally.failure.get_or_insert(failure);
     }
 
-    /// A progress callback that panicked poisons the lock; the counts are right all the same.
+    /// Locks the tally. A progress callback that panicked poisons the lock, but the counts are
+    /// still right.
     fn tally(&self) -> MutexGuard<'_, Tally<E>> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }

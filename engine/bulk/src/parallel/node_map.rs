@@ -1,4 +1,4 @@
-//! Which node holds which part of a range.
+//! Maps from parts of a range to the NUMA nodes that hold them.
 
 use std::ops::Range;
 use std::ptr;
@@ -7,21 +7,21 @@ use rustix::param::page_size;
 
 use hugekit_sys::memory;
 
-/// Parts of a range by the node that holds them. What no part names belongs to no node: any
-/// thread takes it, wherever it runs.
+/// The parts of a range, each with the NUMA node that holds it. Bytes without a part belong to no
+/// node: any thread processes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeMap {
     parts: Vec<(Range<usize>, u32)>,
 }
 
-/// Parts that are no map.
+/// An error of parts that do not make a map.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeMapError {
-    /// There is not a single part.
+    /// The list of parts is empty.
     #[error("a node map needs at least one part")]
     Empty,
-    /// A part is empty, or begins before its predecessor ends.
+    /// A part is empty, or begins before the previous part ends.
     #[error(
         "part {}..{} of the node map is empty or begins before offset {from}",
         part.start, part.end
@@ -35,10 +35,11 @@ pub enum NodeMapError {
 }
 
 impl NodeMap {
-    /// A map of these parts: offsets in bytes, ascending, disjoint, none empty.
+    /// Makes a map of these parts: offsets in bytes, ascending, disjoint, none empty.
     ///
     /// # Errors
-    /// [`NodeMapError`] if there are none, or they are not like that.
+    /// [`NodeMapError::Empty`] if there are no parts. [`NodeMapError::Disordered`] if a part is
+    /// empty, or begins before the previous part ends.
     pub fn new(parts: impl IntoIterator<Item = (Range<usize>, u32)>) -> Result<Self, NodeMapError> {
         let parts: Vec<_> = parts.into_iter().collect();
         let mut from = 0;
@@ -51,17 +52,20 @@ impl NodeMap {
         if parts.is_empty() { Err(NodeMapError::Empty) } else { Ok(Self { parts }) }
     }
 
-    /// Which node holds which of these bytes, for a [`Job`](super::Job) in chunks of `step`. The kernel is asked about
-    /// some pages in every `step` bytes, and what they agree on is the node of these bytes; 0 counts as 1. Pages that
-    /// are not present are no node's. `None` where the kernel does not answer, or no piece has an owner.
+    /// Makes a map of a range of addresses, for a [`Job`](super::Job) in chunks of `step` bytes; 0
+    /// counts as 1. The function asks the kernel for the nodes of some pages in every `step` bytes.
+    /// If all these pages are on one node, the `step` bytes belong to that node. Pages that are not
+    /// present belong to no node. Returns `None` if the kernel does not answer, or if no chunk has
+    /// a node.
     ///
-    /// Any address will do: no byte is read.
+    /// Any address is valid: no byte is read.
     #[must_use]
     pub fn of_memory(addresses: Range<usize>, step: usize) -> Option<Self> {
         Self::of_pages(addresses, step, || None)
     }
 
-    /// The same, where pages that are not present count as `absent`'s.
+    /// Like [`of_memory`](Self::of_memory), but pages that are not present count for the node that
+    /// `absent` returns.
     pub(crate) fn of_pages(
         addresses: Range<usize>,
         step: usize,
@@ -78,7 +82,8 @@ impl NodeMap {
         })
     }
 
-    /// Like [`of_pages`](Self::of_pages), for whatever says which nodes hold the pages at these offsets.
+    /// Like [`of_pages`](Self::of_pages), with the nodes that `nodes_of` returns for the pages at
+    /// these offsets.
     fn sampled(
         len: usize,
         step: usize,
@@ -98,7 +103,7 @@ impl NodeMap {
         Self::new(merged(owned)).ok()
     }
 
-    /// The parts of `0..len` in order, those of no node included.
+    /// Returns the parts of `0..len` in order, including the parts that belong to no node.
     pub(super) fn cover(&self, len: usize) -> Vec<(Range<usize>, Option<u32>)> {
         let mut cover = Vec::with_capacity(self.parts.len() + 1);
         let mut from = 0;
@@ -114,14 +119,16 @@ impl NodeMap {
     }
 }
 
-/// Pages that are looked at in each piece. Enough that memory interleaved over two nodes, or three pages to
-/// one, hardly ever looks like one node's (one piece in 30,000, one in 100); few enough that asking for them,
-/// 0.1 µs each, costs a hundredth of clearing the smallest piece.
+/// The number of pages that are sampled in each piece. With this many samples, memory that is
+/// interleaved over two nodes, or three pages to one page, hardly ever looks like memory of one
+/// node (one piece in 30,000, and one piece in 100). The samples cost 0.1 µs each, a hundredth of
+/// clearing the smallest piece.
 const SAMPLES: usize = 16;
 
-/// Offsets of the pages to look at: one in each of as many strata, at a place within that follows no pattern.
-/// At regular distances all of them would meet the same node wherever these are multiples of what
-/// interleaving goes by: a page, a huge page, or a gigabyte.
+/// Returns offsets of the pages to sample. The piece is divided into strata of equal length, and
+/// each stratum has one sample at a pseudo-random offset. At regular distances all samples would
+/// meet the same node if the distances were multiples of the interleaving unit: a page, a huge
+/// page, or a gigabyte.
 fn samples(piece: Range<usize>, page: usize) -> impl Iterator<Item = usize> {
     let pages = piece.len().div_ceil(page);
     let count = pages.min(SAMPLES);
@@ -132,7 +139,7 @@ fn samples(piece: Range<usize>, page: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A number without visible relation to the one that it is made of (the finaliser of `SplitMix64`).
+/// Returns a number without visible relation to `number` (the finaliser of `SplitMix64`).
 fn fragmented(number: usize) -> usize {
     let mut mixed = (number as u64).wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -140,13 +147,13 @@ fn fragmented(number: usize) -> usize {
     ((mixed ^ (mixed >> 31)) >> 1) as usize
 }
 
-/// The node that all samples name.
+/// Returns the node that all samples name.
 fn agreed(samples: &[Option<u32>]) -> Option<u32> {
     let (first, others) = samples.split_first()?;
     first.filter(|_| others.iter().all(|other| other == first))
 }
 
-/// Neighbours on the same node become one part.
+/// Merges neighbours on the same node into one part.
 fn merged(parts: impl Iterator<Item = (Range<usize>, u32)>) -> Vec<(Range<usize>, u32)> {
     let mut merged: Vec<(Range<usize>, u32)> = Vec::new();
     for (part, node) in parts {
@@ -162,7 +169,8 @@ fn merged(parts: impl Iterator<Item = (Range<usize>, u32)>) -> Vec<(Range<usize>
 mod tests {
     use super::*;
 
-    /// A vector of one range, spelled so that it is not taken for the range's elements.
+    /// Returns a vector of one range. The function exists because a vector literal of a range looks
+    /// like a vector of the range's elements.
     fn part(bytes: Range<usize>, node: u32) -> (Range<usize>, u32) {
         (bytes, node)
     }
@@ -199,14 +207,14 @@ mod tests {
     const MIB: usize = 1 << 20;
     const GIB: usize = 1 << 30;
 
-    /// The map of this many bytes in these steps; `node` returns the node of an offset.
+    /// Returns the map of this many bytes in these steps; `node` returns the node of an offset.
     fn map_of(len: usize, step: usize, node: impl Fn(usize) -> Option<u32>) -> Option<NodeMap> {
         NodeMap::sampled(len, step, 4 * KIB, |offsets| {
             Some(offsets.iter().map(|&offset| node(offset)).collect())
         })
     }
 
-    /// Returns how many of `len` bytes each node owns according to the map.
+    /// Returns the number of bytes, of `len`, that each node owns according to the map.
     fn owned(map: Option<&NodeMap>, nodes: u32) -> Vec<usize> {
         let of = |node: u32| {
             let parts = map.into_iter().flat_map(|map| &map.parts);
@@ -215,7 +223,8 @@ mod tests {
         (0..nodes).map(of).collect()
     }
 
-    /// Sampled once a step, such memory looked like one node's throughout, and all helpers went there.
+    /// With one sample per step, such memory looked like memory of one node, and all helpers went
+    /// there.
     #[test]
     fn node_map_of_fine_interleaving_has_no_owner() {
         for (grain, step) in [(4 * KIB, 2 * MIB), (4 * KIB, 128 * MIB), (2 * MIB, 128 * MIB)] {
@@ -244,7 +253,7 @@ mod tests {
         }
     }
 
-    /// Three pages on node 0 for each one on node 1: node 0 owns little, node 1 nothing.
+    /// Three pages are on node 0 for each page on node 1: node 0 owns little, node 1 nothing.
     #[test]
     fn node_map_of_weighted_interleaving_has_no_owner() {
         for grain in [4 * KIB, 2 * MIB] {

@@ -1,4 +1,4 @@
-//! Where helpers may run: the allowed CPUs of each node, and the CPU time there is.
+//! Placement of helpers: the allowed CPUs of each node, and the available CPU time.
 
 use super::Limit;
 use super::workers::Workers;
@@ -6,10 +6,10 @@ use hugekit_machine::cgroup::Cgroups;
 use hugekit_machine::limits::Allowed;
 use hugekit_machine::{CpuSet, Error, Root, Topology};
 
-/// CPUs by node, and the control group's quota in whole CPUs.
+/// The CPUs by node, and the control group's quota in whole CPUs.
 ///
-/// [`Job`](super::Job) uses that of this machine and the calling thread. Another one can be given
-/// for a machine described by files, see [`Root::at`].
+/// [`Job`](super::Job) uses the placement of this machine and of the calling thread. A caller can
+/// pass the placement of a machine that files describe, see [`Root::at`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     nodes: Vec<NodeCpus>,
@@ -19,31 +19,33 @@ pub struct Placement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeCpus {
     pub(super) id: u32,
-    /// Empty for a node that only has memory, or whose CPUs are not allowed.
+    /// The allowed CPUs of the node. Empty if the node only has memory, or if none of its CPUs is
+    /// allowed.
     pub(super) cpus: CpuSet,
 }
 
 impl Placement {
-    /// The CPUs that the main thread of a process on that machine may use.
+    /// Returns the placement of the main thread of a process on that machine.
     ///
     /// A quota of 1.5 CPUs counts as 2: the time is the same, and short jobs end sooner.
     ///
     /// # Errors
-    /// A list of CPUs, a node, or a quota cannot be read or understood.
+    /// A list of CPUs, a node, or a quota cannot be read or parsed.
     pub fn read(root: &Root) -> Result<Self, Error> {
         let quota = Cgroups::read(root)?.cpu_quota()?.map(|quota| whole_cpus(quota.cpus()));
         let machine = Self { nodes: nodes_of(&Topology::read(root)?), quota };
         Ok(machine.within(&Allowed::read(root)?.cpus))
     }
 
-    /// This machine as far as the calling thread may use it: what a job goes by if it is given no
-    /// other.
+    /// Returns the placement of the calling thread on this machine. A job uses this placement by
+    /// default.
     #[must_use]
     pub fn here() -> Self {
         Workers::current().placement()
     }
 
-    /// This machine with all its CPUs, allowed or not. What cannot be read limits nothing.
+    /// Returns the placement of this machine with all CPUs, allowed or not. A file that cannot be
+    /// read limits nothing.
     pub(super) fn of_this_machine() -> Self {
         let root = Root::default();
         let quota = Cgroups::read(&root).and_then(|groups| groups.cpu_quota()).ok().flatten();
@@ -51,8 +53,9 @@ impl Placement {
         Self { nodes, quota: quota.map(|quota| whole_cpus(quota.cpus())) }
     }
 
-    /// Returns the part of it within a mask. CPUs of the mask that no node claims, because the nodes
-    /// could not be read or a CPU has just come online, make up a node of their own.
+    /// Returns the part of the placement within a mask. The nodes may be unreadable, or a CPU may
+    /// have just come online. CPUs of the mask that belong to no node then form a node of their
+    /// own.
     pub(super) fn within(&self, mask: &CpuSet) -> Self {
         let mut nodes = self.nodes.clone();
         for node in &mut nodes {
@@ -64,19 +67,20 @@ impl Placement {
         Self { nodes, quota: self.quota }
     }
 
-    /// Returns the number of CPUs to run on.
+    /// Returns the number of allowed CPUs.
     #[must_use]
     pub fn cpus(&self) -> usize {
         self.nodes.iter().map(|node| node.cpus.len()).sum()
     }
 
-    /// The most threads that make sense: the CPUs, or the quota where that is less.
+    /// Returns the highest useful number of threads: the number of CPUs, or the quota if that is
+    /// smaller.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.limit().0
     }
 
-    /// The most threads that make sense, and what sets that limit.
+    /// Returns the highest useful number of threads, and the reason of this limit.
     pub(super) fn limit(&self) -> (usize, Limit) {
         let cpus = self.cpus();
         match self.quota {
@@ -93,7 +97,7 @@ impl Placement {
         self.nodes.iter().find(|node| node.cpus.contains(cpu)).map(|node| node.id)
     }
 
-    /// The CPUs of a node; none if this machine has no such node.
+    /// Returns the CPUs of a node; none if this machine has no such node.
     pub(super) fn cpus_of(&self, node: u32) -> CpuSet {
         let found = self.nodes.iter().find(|candidate| candidate.id == node);
         found.map(|node| node.cpus.clone()).unwrap_or_default()
@@ -118,7 +122,8 @@ pub(super) mod tests {
     use super::*;
     use hugekit_invented_machines::Files;
 
-    /// A machine whose nodes have these CPUs, all of which are online and allowed by default.
+    /// Returns a machine whose nodes have these CPUs, all of which are online and allowed by
+    /// default.
     pub(in super::super) fn machine(nodes: &[(u32, &str)], allowed: &str) -> Files {
         let machine = Files::new().unwrap();
         let all: CpuSet = nodes

@@ -1,5 +1,5 @@
-//! How many threads share a job, how large its chunks are and where each thread begins: arithmetic
-//! only, after the kernel's proposal of 2017 for gigantic pages.
+//! Arithmetic of a job: the number of threads, the length of chunks, and the lane at which each
+//! thread begins. The rules follow the kernel's proposal of 2017 for gigantic pages.
 //!
 //! ```text
 //! threads = min(⌈length / minimum chunk⌉, limit)
@@ -7,18 +7,18 @@
 //!           a single thread takes everything
 //! ```
 //!
-//! Four chunks a thread are the balance between a thread that is late (the others take over what
-//! it has not begun) and the cost of a chunk. Deviations: chunks end at addresses that are
-//! multiples of the minimum chunk wherever the range starts, so that no page is shared by two
-//! threads; a job that is watched, or may be cancelled, is cut even for a single thread, into chunks of at
-//! most [`WATCHED_MOST`]; and a job whose helpers run at low priority is cut into minimum chunks,
-//! because the caller waits for the helper that is in the middle of one.
+//! Four chunks per thread are a compromise. With more chunks, the other threads process more of the
+//! chunks of a late thread. With fewer chunks, the cost per chunk counts less. There are three
+//! deviations. Chunks end at addresses that are multiples of the minimum chunk, so that two threads
+//! share no page. A job that is watched or may be cancelled is divided even for one thread, into
+//! chunks of at most [`WATCHED_MOST`]. A job whose helpers run at low priority is divided into
+//! minimum chunks, because the caller waits for a helper in the middle of a chunk.
 
-/// Chunks per thread, so that none waits long for the last.
+/// Chunks per thread, so that no thread waits long for the last chunk.
 const CHUNKS_PER_THREAD: usize = 4;
 
-/// The most bytes of a chunk of a job that is watched, unless the minimum chunk is longer: what a thread
-/// still does after it was asked to stop. Cutting a job so costs nothing that can be measured
+/// The most bytes of a chunk of a watched job, unless the minimum chunk is longer. A thread
+/// finishes its chunk after it was asked to stop. The division costs nothing that can be measured
 /// (`docs/decisions/0017-watched-chunks-and-sync.md`).
 pub(super) const WATCHED_MOST: usize = 32 << 20;
 
@@ -27,28 +27,30 @@ pub(super) fn threads(len: usize, min_chunk: usize, limit: usize) -> usize {
     len.div_ceil(min_chunk).min(limit).max(1)
 }
 
-/// Bytes of a chunk. A single thread that no caller watches takes everything without asking.
+/// Returns the number of bytes of a chunk. A single thread whose job is not watched processes all
+/// bytes as one chunk.
 pub(super) fn chunk(len: usize, threads: usize, min_chunk: usize) -> usize {
     let share = len / threads / CHUNKS_PER_THREAD;
     (share / min_chunk * min_chunk).max(min_chunk)
 }
 
-/// Bytes of a chunk of a job that is watched.
+/// Returns the number of bytes of a chunk of a job that is watched.
 pub(super) fn watched_chunk(len: usize, threads: usize, min_chunk: usize) -> usize {
     let most = (WATCHED_MOST / min_chunk * min_chunk).max(min_chunk);
     chunk(len, threads, min_chunk).min(most)
 }
 
-/// The work of one node and the CPUs there are to help with it.
+/// The work of one node, and the CPUs that can help with the work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     pub(super) bytes: usize,
-    /// The node's without the caller's own; 0 where there is only memory: no helper begins there.
+    /// The node's CPUs without the caller's CPU. 0 if the node only has memory: no helper begins
+    /// there.
     pub(super) cpus: usize,
 }
 
-/// The lane at which each thread begins. Each goes where most bytes wait per thread, as long as
-/// there is a CPU for it; the first thread is the caller, who stays where it is.
+/// Returns the lane at which each thread begins. Each thread begins at the lane with the most bytes
+/// per thread that still has a CPU. The first thread is the caller, which stays on its node.
 pub(super) fn homes(demands: &[Demand], threads: usize, callers: usize) -> Vec<usize> {
     let mut helpers = vec![0; demands.len()];
     let mut homes = Vec::with_capacity(threads);
@@ -129,7 +131,7 @@ mod tests {
         assert_eq!(homes(&demands(&[(1000, 0), (10, 1)]), 2, 0), [0, 1]);
     }
 
-    /// The caller has a CPU of its own, of its node or of another: it takes no helper's.
+    /// The caller has a CPU of its own, of its node or of another node, and takes no helper's CPU.
     #[test]
     fn homes_beside_the_caller_leave_no_cpu_of_a_busy_node_idle() {
         assert_eq!(homes(&demands(&[(750, 1), (250, 2)]), 2, 0), [0, 0]);

@@ -1,8 +1,9 @@
-//! What is left to do: one lane of chunks for each node, from which any thread may take.
+//! The chunks that are left: one lane of chunks for each node. Any thread may take chunks from any
+//! lane.
 //!
-//! A chunk is a number, and its bytes follow from it. A lane is therefore no list but a counter:
-//! taking a chunk is one atomic addition, and a job of a million chunks costs no more memory than
-//! one of four. Nothing is ever put back, so that a lane found empty stays empty.
+//! A chunk is a number, and its bytes follow from the number. So a lane is a counter, not a list.
+//! To take a chunk is one atomic addition, and a job of a million chunks needs no more memory than
+//! a job of four. No chunk is ever put back, so an empty lane stays empty.
 
 use std::ops::Range;
 
@@ -22,13 +23,13 @@ pub(super) struct ChunkGrid {
     pub(super) skew: usize,
 }
 
-/// The parts of the range that one node holds. A cache line pair each: threads of different nodes
-/// do not meet until one of them moves.
+/// The parts of the range that one node holds. Each lane has a pair of cache lines of its own, so
+/// threads of different nodes do not share a line until a thread moves to another lane.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Lane {
     parts: Vec<Part>,
-    /// Number of the chunk to be taken next; beyond the last once the lane is empty.
+    /// The number of the next chunk; beyond the last chunk if the lane is empty.
     next: AtomicUsize,
 }
 
@@ -40,7 +41,7 @@ struct Part {
 }
 
 impl ChunkGrid {
-    /// Chunks that `bytes`, which must not be empty, touch.
+    /// Returns the number of chunks that contain a byte of `bytes`, which must not be empty.
     fn count_chunks(self, bytes: &Range<usize>) -> usize {
         self.cell_of(bytes.end - 1) - self.cell_of(bytes.start) + 1
     }
@@ -49,7 +50,7 @@ impl ChunkGrid {
         (offset + self.skew) / self.chunk
     }
 
-    /// The chunk that is the `index`-th of `bytes`.
+    /// Returns the chunk of `bytes` with the index `index`.
     fn chunk_of(self, bytes: &Range<usize>, index: usize) -> Range<usize> {
         let start = (self.cell_of(bytes.start) + index) * self.chunk;
         let end = start.saturating_add(self.chunk);
@@ -58,17 +59,19 @@ impl ChunkGrid {
 }
 
 impl Queue {
-    /// A queue of these parts, lane by lane; none of them empty.
+    /// Makes a queue of these parts, lane by lane. No part is empty.
     pub(super) fn new(lanes: Vec<Vec<Range<usize>>>, grid: ChunkGrid) -> Self {
         Self { lanes: lanes.into_iter().map(|parts| Lane::new(parts, grid)).collect(), grid }
     }
 
-    /// The bytes of every chunk that was taken so far, in any order. Complete once no thread takes any more.
+    /// Returns the bytes of every chunk that was taken so far, in any order. The result is complete
+    /// when no thread takes chunks any more.
     pub(super) fn taken(&self) -> Vec<Range<usize>> {
         self.lanes.iter().flat_map(|lane| lane.taken(self.grid)).collect()
     }
 
-    /// The next chunk, from `lane` if it has one, else from the next lane that has; and that lane.
+    /// Returns the next chunk and its lane: `lane` if that has a chunk left, otherwise the next
+    /// lane that has.
     pub(super) fn take_chunk(&self, lane: usize) -> Option<(usize, Range<usize>)> {
         let lanes = self.lanes.len();
         (lane..lane + lanes).map(|lane| lane % lanes).find_map(|lane| {
@@ -97,8 +100,8 @@ impl Lane {
         })
     }
 
-    /// Relaxed, because a number is all that is passed on: the bytes were there before the job was
-    /// shown to any user, and what is done to them is published when a helper leaves.
+    /// The addition is relaxed, because it passes only a number. The bytes existed before other
+    /// threads saw the job, and a helper publishes its stores when it leaves.
     fn take_chunk(&self, grid: ChunkGrid) -> Option<Range<usize>> {
         let last = self.parts.last()?;
         let end = last.first + grid.count_chunks(&last.bytes);
@@ -181,7 +184,7 @@ mod models {
 
     use super::*;
 
-    /// Two threads that begin at different lanes: every byte is handed out exactly once.
+    /// Two threads begin at different lanes, and every byte is passed exactly once.
     #[test]
     fn take_by_several_gives_every_chunk_once() {
         loom::model(|| {

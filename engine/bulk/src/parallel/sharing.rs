@@ -1,4 +1,4 @@
-//! What the operations on memory (clear, populate, copy) have in common when they are shared.
+//! Common parts of the operations on memory (clear, populate, copy) that several threads share.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -10,14 +10,14 @@ use crate::profile::Profile;
 use hugekit_sys::headroom;
 use hugekit_sys::mempolicy::PageSource;
 
-/// Who does an operation, who watches and who may stop it.
+/// The threads of an operation, its progress callback, and its cancel flag.
 #[derive(Clone, Copy, Default)]
 pub struct WorkSharing<'a> {
     /// The number of threads.
     pub threads: Threads,
-    /// Called after every chunk.
+    /// The callback that is called after every chunk.
     pub progress: Option<&'a Progress<'a>>,
-    /// Stops the job.
+    /// The flag that stops the job.
     pub cancel: Option<&'a Cancel>,
     /// True if helpers run at low priority.
     pub low_priority: bool,
@@ -33,8 +33,8 @@ impl fmt::Debug for WorkSharing<'_> {
 }
 
 impl<'a> WorkSharing<'a> {
-    /// Returns whether so many bytes are done by the calling thread in one go. Asked for every clear, and
-    /// therefore all that a small one pays.
+    /// Returns true if the calling thread processes this many bytes alone, in one piece. Every
+    /// clear calls this function, so it must be cheap.
     #[inline]
     pub fn is_alone(&self, len: usize, profile: &Profile) -> bool {
         let one = match self.threads {
@@ -45,11 +45,12 @@ impl<'a> WorkSharing<'a> {
         one && self.progress.is_none() && self.cancel.is_none()
     }
 
-    /// Runs `chunk` for pieces of the `len` bytes at `start`. `min_chunk` is the profile's, rounded
-    /// as the operation needs it.
+    /// Runs `chunk` for pieces of the `len` bytes at `start`. `min_chunk` is the minimum chunk of
+    /// the profile, rounded to the unit of the operation.
     ///
     /// # Errors
-    /// [`JobError`]: a chunk failed, or the job was cancelled.
+    /// [`JobError::Chunk`] if a chunk failed, [`JobError::Cancelled`] if the job was cancelled, and
+    /// the other errors of [`Job::run`].
     pub fn run<E: Send>(
         &self,
         start: *const u8,
@@ -75,7 +76,7 @@ impl<'a> WorkSharing<'a> {
     }
 }
 
-/// Which node holds which of these bytes, where that can differ.
+/// Returns the nodes that hold these bytes, if more than one node is possible.
 fn nodes_of(
     start: *const u8,
     len: usize,
@@ -93,8 +94,9 @@ fn nodes_of(
     NodeMap::of_pages(first..first.saturating_add(len), step, || node_to_be(start))
 }
 
-/// Returns the node that missing pages will be allocated on: by the policy for this address, and if that leaves a
-/// choice, the calling thread's node, because the thread alone would put them there.
+/// Returns the node on which missing pages will be allocated: the node of the policy for this
+/// address. If the policy permits several nodes, returns the calling thread's node, because the
+/// thread alone would allocate there.
 fn node_to_be(address: *const u8) -> Option<u32> {
     let here = Placement::here().node_of_cpu(hugekit_sys::thread::current_cpu());
     match hugekit_sys::mempolicy::policy_of(address) {
@@ -108,7 +110,7 @@ fn node_to_be(address: *const u8) -> Option<u32> {
     }
 }
 
-/// Memory by its address, for chunk functions: each thread makes its own pieces of it.
+/// The address of memory, for chunk functions: each thread makes its own pieces of the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes(pub *mut u8);
 
@@ -118,7 +120,7 @@ unsafe impl Send for Bytes {}
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
-    /// The address of an offset, which may lie anywhere.
+    /// Returns the address of an offset. The offset may lie anywhere.
     pub fn at(self, offset: usize) -> *mut u8 {
         self.0.wrapping_add(offset)
     }

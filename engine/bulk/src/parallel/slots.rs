@@ -1,12 +1,15 @@
-//! How many threads work on a node's memory at once, counting every job of every process.
+//! The number of threads that work on a node's memory at the same time, counted over all jobs of
+//! all processes.
 //!
-//! A node's bandwidth is used up by a few threads; more of them, of however many jobs, only take CPUs from other
-//! programs. So a thread of [`Threads::Auto`](super::Threads::Auto) takes one of the node's slots, and a job gets no
-//! helper for which there is none. A node has as many slots as a job may have threads, and no more than it has CPUs, so
-//! that the machine never has more threads than CPUs by this either.
+//! A few threads use all of a node's bandwidth. More threads, of any number of jobs, only take CPUs
+//! from other programs. So a thread of [`Threads::Auto`](super::Threads::Auto) takes a slot of the
+//! node, and a job gets no helper for which there is no slot. A node has as many slots as a job may
+//! have threads, but no more than it has CPUs. So these jobs never have more threads than the
+//! machine has CPUs.
 //!
-//! A slot is the lock of one byte of a file that every process can open ([`byte_lock`]): the kernel gives back those of
-//! a process that dies. Each job opens the file for itself, so that jobs of one process count as those of several do.
+//! A slot is the lock of one byte of a file that every process can open ([`byte_lock`]). The kernel
+//! releases the locks of a process that ends. Each job opens the file itself, so jobs of one
+//! process count like jobs of several processes.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -16,26 +19,27 @@ use rustix::io::{self, Errno};
 
 use hugekit_sys::{byte_lock, process};
 
-/// The distance between the first slots of two nodes: more than any machine has CPUs.
+/// The distance between the first slots of two nodes. It exceeds the number of CPUs of any machine.
 const SLOTS_PER_NODE: u64 = 1 << 20;
 
-/// In memory on every system that has POSIX shared memory; a container that has its own counts its own jobs.
+/// The file, which is in memory on every system with POSIX shared memory. A container with its own
+/// file counts only its own jobs.
 const FILE: &CStr = c"/dev/shm/hugekit-threads";
 
-/// The slots that a job has until this is dropped.
+/// The slots of a job, until the value is dropped.
 pub(super) struct Slots {
     file: Option<OwnedFd>,
     taken: Vec<u64>,
 }
 
 impl Slots {
-    /// None yet. If the file cannot be opened, there is one for every thread.
+    /// Returns no slots. If the file cannot be opened, there is a slot for every thread.
     pub(super) fn none() -> Self {
         let file = open().inspect_err(|&error| report_once(error));
         Self { file: file.ok(), taken: Vec::new() }
     }
 
-    /// Takes one more of a node's, of which there are `limit`; whether one was free.
+    /// Takes one more slot of a node, which has `limit` slots. Returns true if a slot was free.
     pub(super) fn take_slot(&mut self, node: u32, limit: usize) -> bool {
         let Some(file) = &self.file else { return true };
         let first = u64::from(node) * SLOTS_PER_NODE;
@@ -55,7 +59,8 @@ impl Slots {
 }
 
 impl Drop for Slots {
-    /// Closing the file is not enough if a child was forked meanwhile: it has it too.
+    /// Closing the file is not enough if a child was forked since, because the child has the file
+    /// open, too.
     fn drop(&mut self) {
         for (file, &slot) in
             self.file.iter().flat_map(|file| self.taken.iter().map(move |slot| (file, slot)))
@@ -65,7 +70,7 @@ impl Drop for Slots {
     }
 }
 
-/// A filter that does not know these calls may end the process for them.
+/// A system-call filter that does not know these calls may end the process.
 fn open() -> io::Result<OwnedFd> {
     if process::is_filtered() { Err(Errno::PERM) } else { byte_lock::open(FILE) }
 }

@@ -1,5 +1,5 @@
-//! Whole jobs: on this machine with real threads, and on machines that tests make up, whose helpers
-//! can mostly not be pinned here and carry on.
+//! Tests of whole jobs: on this machine with real threads, and on invented machines. Most helpers
+//! of invented machines cannot be pinned here, and work without pinning.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ use super::*;
 use hugekit_machine::{CpuSet, Root};
 use hugekit_sys::HUGE_PAGE_BYTES;
 
-/// The number of times that each byte of a job was handed out.
+/// The number of times that each byte of a job was passed to a chunk function.
 struct VisitCounts(Vec<AtomicUsize>);
 
 impl VisitCounts {
@@ -35,7 +35,7 @@ impl VisitCounts {
         self.0.iter().all(|count| count.load(Ordering::Relaxed) == expected)
     }
 
-    /// The bytes that a job says are done are those that were counted, once each.
+    /// Checks that the bytes that a job reports as done were counted, once each.
     fn are(&self, done: &Done) -> bool {
         let mut told = vec![0; self.0.len()];
         done.ranges().iter().cloned().flatten().for_each(|at| told[at] += 1);
@@ -47,14 +47,14 @@ impl VisitCounts {
     }
 }
 
-/// A machine of so many nodes with two CPUs each.
+/// Returns a machine with this many nodes, with two CPUs each.
 fn nodes(count: u32) -> Placement {
     let lists: Vec<_> = (0..count).map(|n| (n, format!("{}-{}", 2 * n, 2 * n + 1))).collect();
     let nodes: Vec<_> = lists.iter().map(|(id, list)| (*id, list.as_str())).collect();
     Placement::read(&Root::at(machine(&nodes, "0-4095").path())).unwrap()
 }
 
-/// `len` bytes dealt out to `count` nodes in turn, in stripes.
+/// Returns a map of `len` bytes in stripes, which belong to `count` nodes in turn.
 fn striped(len: usize, count: u32, stripe: usize) -> NodeMap {
     let parts = (0..len).step_by(stripe).zip((0..count).cycle());
     NodeMap::new(parts.map(|(start, node)| (start..(start + stripe).min(len), node))).unwrap()
@@ -133,8 +133,9 @@ fn thread_that_is_watched_takes_chunks_and_tells_of_each() {
     assert_eq!(told.last(), Some(&(1000, 1000)));
 }
 
-/// Lets the threads of a job meet inside a chunk, which proves that they work at once. No product
-/// code may do this: helpers may be busy elsewhere. Here, one test at a time asks for them.
+/// A meeting point inside a chunk for the threads of a job, which proves that the threads work at
+/// the same time. Product code must not do this, because helpers may be busy elsewhere. In these
+/// tests, one test at a time needs helpers.
 struct Rendezvous {
     arrived: AtomicUsize,
     _turn: MutexGuard<'static, ()>,
@@ -209,11 +210,11 @@ fn helpers_run_on_allowed_cpus_only() {
     assert_eq!(elsewhere.into_inner().unwrap(), []);
 }
 
-/// A thread's first chunk: whose node the bytes are, and the CPU that it ran on.
+/// The first chunk of a thread: the node of its bytes, and the CPU that the thread ran on.
 type Begun = Vec<(Option<u32>, u32)>;
 
-/// Runs a job of these bytes, and returns where each thread began, the caller first. Helpers were at every chunk on a CPU
-/// of the node that holds it.
+/// Runs a job of these bytes, and returns the first chunk of each thread, the caller first. Checks
+/// that helpers ran each chunk on a CPU of the node that holds the chunk.
 fn begun_by(job: &Job<'_>, threads: usize, map: &NodeMap, machine: &Placement) -> Begun {
     let (rendezvous, caller) = (Rendezvous::alone(), thread::current().id());
     let begun = Mutex::new(Vec::new());
@@ -238,8 +239,8 @@ fn begun_by(job: &Job<'_>, threads: usize, map: &NodeMap, machine: &Placement) -
     begun.into_iter().map(|(_, begun)| begun).collect()
 }
 
-/// Checks the invented machines of tests against a real one: the plan for a description of this machine is where its
-/// threads begin. In the fleet's guests there are several nodes.
+/// Checks the invented machines against a real machine: the threads begin where the plan for a
+/// description of this machine says. The fleet's guests have several nodes.
 #[test]
 fn plan_for_a_description_of_this_machine_is_what_happens_on_it() {
     let here = Placement::here();
@@ -380,7 +381,7 @@ fn job_that_is_cancelled_says_what_was_done() {
     }
 }
 
-/// A caller that stops 64 GiB waits for 32 MiB of each thread, and no more.
+/// A caller that stops a job of 64 GiB waits for at most 32 MiB per thread.
 #[test]
 fn cancel_of_a_job_lets_each_thread_finish_one_short_chunk() {
     let (placement, len) = (nodes(2), 64 << 30);

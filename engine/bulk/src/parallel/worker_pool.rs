@@ -1,13 +1,16 @@
-//! Workers that sleep between jobs, and the requests of callers for their help. `README.md` draws the states.
+//! Workers that sleep between jobs, and the requests of callers for their help. `README.md` draws
+//! the states.
 //!
-//! One lock guards everything: the requests, how many helpers each still wants, and how many are inside
-//! its job. The lock is taken a few times a job, never for a chunk. Two rules make the rest sound:
+//! One lock protects all state: the requests, the number of helpers that each request still wants,
+//! and the number of helpers inside its job. The lock is taken a few times per job, never per
+//! chunk. Two rules make the pool sound:
 //!
 //! 1. A worker enters a job only while its request is open, under the lock.
 //! 2. A caller closes its request and waits until no helper is inside before its job goes away.
 //!
-//! A caller never waits for a helper that has not entered, only for one in the middle of a chunk:
-//! it does the work itself. A job started within a chunk can therefore not deadlock.
+//! A caller never waits for a helper that has not entered. It waits only for a helper in the middle
+//! of a chunk, because the caller processes all other chunks itself. So a job that is started
+//! within a chunk cannot deadlock.
 #![allow(unsafe_code)]
 
 use std::hint::spin_loop;
@@ -15,25 +18,26 @@ use std::sync::PoisonError;
 
 use hugekit_sys::sync::primitives::{Condvar, Mutex, MutexGuard};
 
-/// The number of times that a caller looks for the last helper to leave before it goes to sleep, and the
-/// pauses of the CPU in between.
+/// The number of times that a caller checks, with pauses of the CPU, if the last helper has left.
+/// After that the caller sleeps.
 const LOOKS: usize = if cfg!(loom) { 0 } else { 40 };
 const PAUSES: usize = 16;
 
-/// A job as its helpers see it.
+/// A job, as its helpers see the job.
 pub(super) trait SharedJob: Sync {
-    /// Does part of it. `slot` counts the helpers of this job, from 1; the caller is 0.
+    /// Does part of the job. `slot` counts the helpers of this job, from 1; the caller is 0.
     fn help(&self, slot: usize);
 }
 
-/// Pointer to a job on its caller's stack.
+/// A pointer to a job on its caller's stack.
 #[derive(Clone, Copy)]
 struct JobPointer(*const (dyn SharedJob + 'static));
 
 // SAFETY: what it points to is `Sync`, by the definition of `SharedJob`.
 unsafe impl Send for JobPointer {}
 
-/// The process is a fork of the one whose pool this is: its helpers do not exist here.
+/// An error: the process is a fork of the process that has the pool, so the helpers do not exist
+/// here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Forked;
 
@@ -44,7 +48,7 @@ pub(super) struct WorkerPool {
     opened: Condvar,
     /// The last helper left a closed request: callers wait for this.
     left: Condvar,
-    /// True if the calling process is still the one that these workers run in.
+    /// Returns true if the calling process is still the process in which these workers run.
     is_ours: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -52,36 +56,37 @@ pub(super) struct WorkerPool {
 struct WorkerPoolState {
     requests: Vec<HelpRequest>,
     next_id: u64,
-    /// Workers asleep, or woken and not yet running.
+    /// The number of workers that sleep, or that were woken and do not run yet.
     idle: usize,
-    /// Workers there are, those being started included.
+    /// The number of workers, including those that are being started.
     workers: usize,
-    /// Most helpers that any one job has asked for, which is all the workers there will be.
+    /// The most helpers that any one job has requested. There are never more workers.
     widest: usize,
 }
 
 struct HelpRequest {
     id: u64,
     job: JobPointer,
-    /// Helpers that may still enter; 0 once it is closed.
+    /// The number of helpers that may still enter; 0 after the request was closed.
     open: usize,
     entered: usize,
     inside: usize,
 }
 
 impl WorkerPool {
-    /// A pool without workers. `is_ours` says whether this is still the process they run in.
+    /// Makes a pool without workers. `is_ours` returns true if the calling process is still the
+    /// process of the workers.
     pub(super) fn new(is_ours: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let state = Mutex::new(WorkerPoolState::default());
         let is_ours = Box::new(is_ours);
         Self { state, opened: Condvar::new(), left: Condvar::new(), is_ours }
     }
 
-    /// Runs `own` while up to `helpers` workers help with the same job. `start_worker` starts a worker, or returns
-    /// false.
+    /// Runs `own` while up to `helpers` workers help with the same job. `start_worker` starts a
+    /// worker, or returns false.
     ///
     /// # Errors
-    /// [`Forked`] if `own` returned in a forked child, where the chunks that helpers held are lost.
+    /// [`Forked`] if `own` returned in a forked child. The chunks that helpers held are lost there.
     pub(super) fn share<R>(
         &self,
         job: &dyn SharedJob,
@@ -101,7 +106,8 @@ impl WorkerPool {
         if is_ours { Ok(result) } else { Err(Forked) }
     }
 
-    /// Opens a request and wakes workers. The number is of workers to start in addition.
+    /// Opens a request and wakes workers. Returns the request and the number of workers to start in
+    /// addition.
     fn open_request(&self, job: &dyn SharedJob, helpers: usize) -> (OpenRequest<'_>, usize) {
         // SAFETY: only the lifetime is changed. The pointer is followed by workers that entered,
         // and `OpenRequest`, which `share` drops while it still borrows the job, waits for them.
@@ -123,12 +129,12 @@ impl WorkerPool {
         (OpenRequest { pool: self, id }, to_start)
     }
 
-    /// A worker's whole life; it ends only in a forked child.
+    /// Runs a worker until the end of the process. The function returns only in a forked child.
     pub(super) fn serve(&self) {
         while self.serve_one().is_ok() {}
     }
 
-    /// Sleeps until a job wants help and helps with it.
+    /// Sleeps until a job wants help, and helps with the job.
     fn serve_one(&self) -> Result<(), Forked> {
         let (id, job, slot) = self.enter_request();
         // SAFETY: this worker is counted as inside, so the caller keeps the job where it is.
@@ -182,7 +188,8 @@ impl WorkerPool {
         state.requests.retain(|request| request.id != id);
     }
 
-    /// No code that may panic runs under the lock, so poisoning says nothing.
+    /// Locks the state. No code that may panic runs under the lock, so a poisoned lock means
+    /// nothing.
     fn lock(&self) -> MutexGuard<'_, WorkerPoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,21 +201,23 @@ impl WorkerPoolState {
         request.expect("a request stays until its caller removes it")
     }
 
-    /// Workers to start so that every open place finds one, as far as there may be more.
+    /// Returns the number of workers to start, so that every open place gets a worker, up to the
+    /// limit.
     fn count_missing(&self) -> usize {
         let open: usize = self.requests.iter().map(|request| request.open).sum();
         open.saturating_sub(self.idle).min(self.widest.saturating_sub(self.workers))
     }
 }
 
-/// A request in the table. Dropping it, by a return or a panic, waits for the helpers inside.
+/// A request in the table. Its drop, by a return or a panic, waits for the helpers inside.
 struct OpenRequest<'a> {
     pool: &'a WorkerPool,
     id: u64,
 }
 
 impl Drop for OpenRequest<'_> {
-    /// In a forked child no helper is inside, and the lock may be held by a thread that is not there.
+    /// In a forked child no helper is inside, and a thread that does not exist there may hold the
+    /// lock.
     fn drop(&mut self) {
         if (self.pool.is_ours)() {
             self.pool.close_request(self.id);
@@ -225,14 +234,15 @@ mod models {
 
     use super::*;
 
-    /// Interleavings with up to two preemptions, where all of them would take hours.
+    /// Checks interleavings with up to two preemptions. All interleavings would take hours.
     fn model_with_two_preemptions(model: impl Fn() + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(2);
         builder.check(model);
     }
 
-    /// Workers in a model end after a job that says so; those of a process never do.
+    /// Workers of a model, which end after a job that tells them to. The workers of a process never
+    /// end.
     struct ModelWorkers {
         pool: Arc<WorkerPool>,
         dismissed: Arc<AtomicBool>,
@@ -256,8 +266,8 @@ mod models {
             Self { pool, dismissed, threads }
         }
 
-        /// Opens a request for a last job and waits until every worker has been inside. If one had missed the
-        /// call, or slept through it, loom would report a deadlock.
+        /// Opens a request for a last job and waits until every worker has been inside. If a worker
+        /// missed the call, or slept through it, loom would report a deadlock.
         fn dismiss(self) {
             let last = Last::new(self.threads.len(), Arc::clone(&self.dismissed));
             self.pool.share(&last, last.expected, || false, || last.wait()).unwrap();
@@ -286,7 +296,7 @@ mod models {
     }
 
     impl SharedJob for Last {
-        /// No worker may see that it is dismissed before all of them are inside.
+        /// No worker may see that it is dismissed before all workers are inside.
         fn help(&self, _: usize) {
             *self.arrived.lock().unwrap() += 1;
             self.changed.notify_all();
@@ -295,8 +305,8 @@ mod models {
         }
     }
 
-    /// A job whose memory loom watches: each slot writes its own cell, and the caller reads them
-    /// after `share`, without any other synchronisation.
+    /// A job whose memory loom watches. Each slot writes its own cell, and the caller reads the
+    /// cells after `share`, without other synchronisation.
     struct Cells {
         cells: Vec<UnsafeCell<usize>>,
         helped: AtomicUsize,

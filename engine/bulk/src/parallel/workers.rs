@@ -1,8 +1,8 @@
-//! The threads of this process: started when first needed, pinned as their job says, gone after a
-//! fork.
+//! The worker threads of this process. They are started when they are first needed, pinned to the
+//! CPUs of their job, and do not exist after a fork.
 //!
-//! There are two pools of workers. Helpers of low priority are threads of their own, because no unprivileged
-//! thread gets back from `SCHED_IDLE` or from a nice value of 19.
+//! There are two pools of workers. Helpers of low priority are separate threads, because an
+//! unprivileged thread cannot leave `SCHED_IDLE` or a nice value of 19.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -16,11 +16,11 @@ use hugekit_sys::fork_mark::ForkMark;
 use hugekit_sys::sync::{OfProcess, PerProcess};
 use hugekit_sys::thread as sys;
 
-/// The workers of one process. Never freed once they are in force: their threads live as long as
-/// the process, and in a forked child its locks may be held by threads that do not exist.
+/// The workers of one process. The value is never freed, because the threads live as long as the
+/// process. In a forked child, threads that do not exist there may hold its locks.
 pub(super) struct Workers {
     mark: Arc<ForkMark>,
-    /// All CPUs by node and the quota, as they were at the process's first job.
+    /// All CPUs by node, and the quota, at the time of the process's first job.
     machine: Placement,
     ordinary: WorkerPool,
     yielding: WorkerPool,
@@ -51,16 +51,16 @@ impl Workers {
         Self { machine: Placement::of_this_machine(), ordinary, yielding, mark }
     }
 
-    /// This machine as far as the calling thread may use it.
+    /// Returns the placement of the calling thread on this machine.
     pub(super) fn placement(&self) -> Placement {
         // A system-call filter may refuse; the calling thread alone is then certain to be allowed.
         let here = || CpuSet::from_iter([sys::current_cpu()]);
         self.machine.within(&sys::affinity().unwrap_or_else(|_| here()))
     }
 
-    /// Returns the places at which a thread may have a slot, and for how many threads each has CPUs, whether the
-    /// calling thread may use them or not: on the node whose memory the thread is for, or, for memory of no node, first
-    /// `here`.
+    /// Returns the places at which a thread may have a slot, and the number of CPUs of each place,
+    /// allowed for the calling thread or not. The place is the node whose memory the thread is for.
+    /// For memory of no node, every node is a place, and `here` comes first.
     pub(super) fn places_for_slots(&self, node: Option<u32>, here: u32) -> Vec<(u32, usize)> {
         let nodes = self.machine.nodes();
         if nodes.is_empty() {
@@ -76,12 +76,12 @@ impl Workers {
         places
     }
 
-    /// Returns whether memory can be on more than one node.
+    /// Returns true if memory can be on more than one node.
     pub(super) fn has_nodes(&self) -> bool {
         self.machine.nodes().len() > 1
     }
 
-    /// Runs `own` with up to `helpers` threads helping.
+    /// Runs `own`, with the help of up to `helpers` threads.
     pub(super) fn share(
         &'static self,
         job: &dyn SharedJob,
@@ -94,7 +94,7 @@ impl Workers {
     }
 }
 
-/// Starts a worker; without one, the job has fewer helpers.
+/// Starts a worker. If this fails, the job has fewer helpers.
 fn start_worker(pool: &'static WorkerPool, low_priority: bool) -> bool {
     let life = move |_: &sys::SignalsBlocked| {
         if low_priority {
@@ -107,11 +107,11 @@ fn start_worker(pool: &'static WorkerPool, low_priority: bool) -> bool {
 }
 
 thread_local! {
-    /// The CPUs that the calling worker was pinned to last. Most jobs want it there again.
+    /// The CPUs to which the calling worker was pinned last. Most jobs need the same CPUs again.
     static PINNED: RefCell<CpuSet> = RefCell::default();
 }
 
-/// Pins the calling worker; whether that worked. Never called by a thread that is not ours.
+/// Pins the calling worker. Returns true if this succeeded. Only workers call this function.
 pub(super) fn pin(cpus: &CpuSet) -> bool {
     PINNED.with_borrow_mut(|pinned| {
         if pinned != cpus {
@@ -125,7 +125,7 @@ pub(super) fn pin(cpus: &CpuSet) -> bool {
     })
 }
 
-/// The report of every job counts its unpinned helpers; the log gets one line a process.
+/// Logs the failure once per process. The report of every job counts its unpinned helpers.
 fn report_once(cpus: &CpuSet, error: rustix::io::Errno) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {

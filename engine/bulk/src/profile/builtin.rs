@@ -1,4 +1,4 @@
-//! The profile of a machine that was not tuned: by CPU model and cache sizes.
+//! The profile of a machine that was not tuned, from the CPU model and the cache sizes.
 
 use super::{Bands, Choice, Profile};
 use crate::arch::{ClearFn, CopyFn, Preset, clear_routines, copy_routines};
@@ -6,30 +6,32 @@ use hugekit_machine::CacheSizes;
 use hugekit_machine::cpu::{CpuModel, Vendor, has_avx512f};
 use hugekit_sys::HUGE_PAGE_BYTES;
 
-/// Shortest length that streams when it is known to be cold: a few pages, so that the fence and
-/// the partly filled write-combining buffers do not show.
+/// The shortest length that streams if the bytes are known to be cold: a few pages. From this
+/// length on, the cost of the fence and of partly filled write-combining buffers does not show.
 const COLD_FROM: usize = 16 << 10;
 
-/// Bytes kept near the target. Wide enough for a burst of accesses around the fault, narrow enough
-/// that clearing them through the cache does not show beside a 2 MiB folio.
+/// The bytes that are kept near the target. The window is long enough for a burst of accesses
+/// around the fault, and so short that clearing it through the cache costs little compared with a 2
+/// MiB folio.
 const NEAR_BYTES: usize = 32 << 10;
 
-/// From here on a second thread pays for being woken: 30–45 µs until it is there, 10 of them the
-/// caller's. On a 2-CPU Milan VM, two threads against one: populate 0.5–0.9 at 4 MiB, 0.8–1.4 at 8
-/// and 1.2–1.5 at 16 MiB; clear 0.9–1.05 at 16 MiB where one thread alone has all of the host's
-/// bandwidth, and that is the worst there is to lose.
+/// The length from which a second thread is worth its wake-up: the thread needs 30–45 µs to start,
+/// and the wake-up costs the caller 10 µs. Gain of two threads against one on a 2-CPU Milan VM:
+/// populate 0.5–0.9 at 4 MiB, 0.8–1.4 at 8 MiB and 1.2–1.5 at 16 MiB. Clear has 0.9–1.05 at 16 MiB
+/// if one thread alone has all of the host's bandwidth, which is the worst case.
 const PARALLEL_FROM: usize = 16 << 20;
 
-/// A huge page, so that no two threads fault on one. Sharing in chunks of at least 1, 2 or 4 MiB
-/// measures the same (clear of 16 MiB 1.05, 1.05, 1.05; populate of 64 MiB 1.63, 1.63, 1.71).
+/// A huge page, so that two threads never fault on the same huge page. Minimum chunks of 1, 2 and 4
+/// MiB measure the same (clear of 16 MiB 1.05, 1.05, 1.05; populate of 64 MiB 1.63, 1.63, 1.71).
 const MIN_CHUNK: usize = HUGE_PAGE_BYTES;
 
-/// Not measured here, where there are 2 CPUs: of the published table of 2017, the largest number of threads, which cleared
-/// 24 to 57 % faster than half as many on each of its machines. A test of the lab holds it against that table. Other
-/// jobs do not starve by it, because all of them share so many on a node's memory.
+/// The highest number of threads. It was not measured here, because the machines have 2 CPUs. It is
+/// the largest number in the published table of 2017, where this many threads cleared 24 to 57 %
+/// faster than half as many on each machine. A test of the lab compares it with that table. Other
+/// jobs do not starve, because all jobs share this number of threads per node.
 const THREAD_CAP: usize = 16;
 
-/// [`Profile::builtin`].
+/// Returns the profile of [`Profile::builtin`].
 pub(super) fn profile_of(cpu: CpuModel, caches: CacheSizes) -> Profile {
     let cpu = Microarchitecture::of(cpu);
     let (clear, copy) = (builtin_clear(cpu, caches), builtin_copy(cpu, caches));
@@ -49,42 +51,45 @@ pub(super) fn profile_of(cpu: CpuModel, caches: CacheSizes) -> Profile {
     }
 }
 
-/// Assumed where the kernel does not say: small enough for every server since 2010, and a
-/// last-level cache large enough that streaming starts late.
+/// The cache sizes if the kernel does not report them: small enough for every server since 2010,
+/// with a last-level cache so large that streaming starts late.
 pub(super) const UNKNOWN_CACHES: CacheSizes =
     CacheSizes { l1d: 32 << 10, l2: 256 << 10, llc: 64 << 20, llc_shared_by: 1 };
 
-/// The part of the last level that each CPU of a virtual machine can expect: the level is the host's, and
-/// neighbours use it too. Of 480 MiB two CPUs held 8 MiB always and 16 MiB every other time; AMD's is that of one
-/// complex of eight cores, of which two CPUs held 8 to 10 of 32 MiB (decisions 2, 4 and 19).
+/// The part of the last-level cache that each CPU of a virtual machine can expect. The cache
+/// belongs to the host, and neighbours use it, too. Of 480 MiB, two CPUs always held 8 MiB, and
+/// held 16 MiB in every second measurement. AMD's cache is that of one complex of eight cores, of
+/// which two CPUs held 8 to 10 of 32 MiB (decisions 2, 4 and 19).
 const GUEST_LLC: usize = 8 << 20;
 const GUEST_LLC_AMD: usize = 4 << 20;
 
-/// The caches that a virtual machine with this many CPUs can expect.
+/// Returns the caches that a virtual machine with this many CPUs can expect.
 pub(super) fn in_guest(cpu: CpuModel, caches: CacheSizes, cpus: usize) -> CacheSizes {
     let each = if cpu.vendor == Vendor::Amd { GUEST_LLC_AMD } else { GUEST_LLC };
     CacheSizes { llc: caches.llc.min(each.saturating_mul(cpus.max(1))), ..caches }
 }
 
-/// Kinds of CPUs that are alike in how they store.
+/// Kinds of CPUs with similar stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Microarchitecture {
     /// Skylake-X and Cascade Lake: streaming stores never win (published).
     SkylakeX,
-    /// Intel's servers since Ice Lake: cached stores win as long as a cache holds them, then streaming ones by
-    /// two; copies that stream gain by interleaving. Measured: Emerald Rapids, and one that calls itself model 167.
-    /// Not measured: Ice Lake (published: string stores told 2 MiB and more reach 12 GiB/s; of streaming nothing),
-    /// Sapphire Rapids, Granite Rapids, and what has AVX-512 and is newer.
+    /// Intel's servers since Ice Lake. Cached stores win while a cache holds the bytes; then
+    /// streaming stores win by a factor of two. Streaming copies gain by interleaving. Measured:
+    /// Emerald Rapids, and a CPU that reports model 167. Not measured: Ice Lake (published: string
+    /// stores of 2 MiB and more reach 12 GiB/s; nothing about streaming), Sapphire Rapids, Granite
+    /// Rapids, and newer CPUs with AVX-512.
     IntelServer,
-    /// Rome: of a last level of 16 MiB, streaming loses at 16 MiB and wins at 128 (published).
+    /// Rome. With a last-level cache of 16 MiB, streaming loses at 16 MiB and wins at 128 MiB
+    /// (published).
     Zen2,
-    /// Milan (measured): AVX2 beats string stores while cached, CLZERO beats both in what neighbours leave of the
-    /// last level, and other streaming stores by a little.
+    /// Milan (measured). AVX2 beats string stores in the cache. CLZERO beats both in the part of
+    /// the last-level cache that neighbours leave; other streaming stores win by a little.
     Zen3,
-    /// Genoa (measured), Bergamo (not measured): string stores of what no cache holds stream by themselves, so that libc
-    /// loses a tenth of it at most; short cold clears are libc's.
+    /// Genoa (measured), Bergamo (not measured). String stores to bytes that no cache holds stream
+    /// by themselves, so libc loses a tenth at most. Short cold clears use libc.
     Zen4,
-    /// Turin (measured): the same, but AVX2 clears what L2 holds 1.1 times as fast as libc.
+    /// Turin (measured). Like Zen 4, but AVX2 clears bytes in L2 1.1 times as fast as libc.
     Zen5,
     Unmeasured,
 }
@@ -174,7 +179,8 @@ mod tests {
         (Vendor::Other, 0, 0),
     ];
 
-    /// Tries the profile's lengths with every machine's caches, and for every CPU that it distinguishes.
+    /// Tries the profile's lengths with the caches of every machine, and for every CPU that the
+    /// profile distinguishes.
     #[test]
     fn profile_of_every_machine_can_be_used() {
         for machine in hugekit_invented_machines::MACHINES {
@@ -198,8 +204,8 @@ mod tests {
         }
     }
 
-    /// For each row with a purpose, the profile of some CPU chooses that row. Rows that another one of the same purpose
-    /// replaces on this CPU are left out.
+    /// Checks that the profile of some CPU chooses each row with a purpose. Rows that another row
+    /// of the same purpose replaces on this CPU are left out.
     fn chooses_presets<F>(table: &'static [Routine<F>], of: fn(Profile) -> Choice<F>) {
         let presets: Vec<_> = table.iter().map(Routine::preset).collect();
         assert!(presets[0] == Some(Preset::Libc) && !presets[1..].contains(&Some(Preset::Libc)));
@@ -244,7 +250,8 @@ mod tests {
         }
     }
 
-    /// On each of the machines published in 2020, streaming is chosen exactly where it won.
+    /// On each of the machines published in 2020, the profile chooses streaming exactly at the
+    /// lengths at which streaming won.
     #[test]
     fn what_streams_is_chosen_where_it_won_as_published() {
         if clear_routine("avx2_streaming").is_none_or(|routine| !routine.is_available()) {
@@ -265,8 +272,8 @@ mod tests {
         assert_eq!(judged, 12);
     }
 
-    /// Before anything is learned: no worse than libc by more than medians differ by, and, where a quarter is to be
-    /// had, not all of it lost.
+    /// Before anything is learned, the choice loses no more against libc than medians differ by. If
+    /// a gain of a quarter is possible, the choice has a part of it.
     #[test]
     fn built_in_choice_on_every_machine_known_is_near_the_best_there() {
         if clear_routine("avx2_streaming").is_none_or(|routine| !routine.is_available()) {

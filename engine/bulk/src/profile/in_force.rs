@@ -13,7 +13,8 @@ use hugekit_sys::thread::affinity;
 
 static INSTALLED: OnceLock<Profile> = OnceLock::new();
 
-/// Another profile was installed before. The process keeps using it.
+/// An error of [`Profile::install`]: another profile was installed before. The process keeps using
+/// that profile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "a profile is installed already, and a process has one: install it where the program starts"
@@ -21,26 +22,26 @@ static INSTALLED: OnceLock<Profile> = OnceLock::new();
 pub struct AlreadyInstalled;
 
 impl Profile {
-    /// The profile that this process uses: the [installed](Self::install) one, else the
-    /// [built-in](Self::builtin_here) one.
+    /// Returns the profile that this process uses: the [installed](Self::install) profile, or the
+    /// [built-in](Self::builtin_here) profile if none is installed.
     ///
-    /// The first call finds the built-in one. It reads `/sys` only if the CPU does not report its
-    /// caches; x86-64 does.
+    /// The first call computes the built-in profile. The call reads `/sys` only if the CPU does not
+    /// report its caches; x86-64 CPUs report them.
     #[must_use]
     #[inline]
     pub fn current() -> &'static Self {
         INSTALLED.get().unwrap_or_else(|| Self::built_in())
     }
 
-    /// Returns whether the program has installed a profile. Its routines are then the program's choice, and nothing is
-    /// learned.
+    /// Returns true if the program has installed a profile. The process then learns nothing,
+    /// because the routines are the program's choice.
     #[inline]
     pub(crate) fn is_installed() -> bool {
         INSTALLED.get().is_some()
     }
 
-    /// Makes this process use this profile until it ends. The same routine is then used every time,
-    /// and nothing is [learned](crate::learning).
+    /// Makes this process use this profile until the process ends. The profile then always chooses
+    /// the same routine for a length, and the process [learns](crate::learning) nothing.
     ///
     /// ```
     /// use hugekit::Profile;
@@ -78,7 +79,8 @@ impl Profile {
         BUILT_IN.get().unwrap_or_else(|| Self::find_out(&BUILT_IN))
     }
 
-    /// While the heap has no room for what is found: libc's routines, on one thread.
+    /// Computes the built-in profile. If the heap has no room for it, returns libc's routines on
+    /// one thread.
     #[cold]
     fn find_out(built_in: &'static First<Self>) -> &'static Self {
         static OF_LIBC: First<Profile> = First::new();
@@ -95,7 +97,8 @@ impl Profile {
     }
 }
 
-/// The CPUs that this process may use of a virtual machine; `None` on a machine that knows of no host.
+/// Returns the number of CPUs of a virtual machine that this process may use; `None` on a machine
+/// that is not known to be virtual.
 fn guest_cpus() -> Option<usize> {
     is_guest().then(|| affinity().map_or(1, |cpus| cpus.len()))
 }
@@ -107,7 +110,7 @@ pub(super) fn caches() -> CacheSizes {
 }
 
 impl AlreadyInstalled {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         ErrorKind::Conflict

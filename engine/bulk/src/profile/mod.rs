@@ -1,4 +1,4 @@
-//! The routine for each length: crossovers and radii as data.
+//! Profiles: the routine for each length, as data.
 //!
 //! No single routine is best at every length. Ordinary stores win while the bytes fit a near cache.
 //! Streaming stores win if the bytes would only pass through the cache. The limit between them
@@ -22,16 +22,16 @@ use hugekit_sys::HUGE_PAGE_BYTES;
 pub use in_force::AlreadyInstalled;
 pub(crate) use plain::{CLEAR_PLAIN_BELOW, COLD_MOST, COPY_PLAIN_BELOW, PlainBelow, WARM_MOST};
 
-/// From `from` bytes on, `routine` is the one to use.
+/// A band of lengths: from `from` bytes on, `routine` is used.
 #[derive(Clone, Debug)]
 pub struct Band<F: 'static> {
-    /// Shortest length in bytes that the routine is used for.
+    /// Shortest length in bytes for which the routine is used.
     pub from: usize,
-    /// The routine; available on this machine.
+    /// The routine, which is available on this machine.
     pub routine: &'static Routine<F>,
 }
 
-/// A step function from length to routine: bands in ascending order, the first from 0.
+/// A step function from length to routine: bands in ascending order. The first band begins at 0.
 #[derive(Clone, Debug)]
 pub struct Bands<F: 'static> {
     table: &'static [Routine<F>],
@@ -39,13 +39,13 @@ pub struct Bands<F: 'static> {
 }
 
 impl<F> Bands<F> {
-    /// The table's first row, which is libc's, at every length.
+    /// Returns the table's first row, which is libc's, at every length.
     fn libc(table: &'static [Routine<F>]) -> Self {
         Self { table, bands: vec![Band { from: 0, routine: &table[0] }] }
     }
 
-    /// These bands, and from `from` on a routine for the first of `purposes` that this CPU has any for. Unchanged if it has
-    /// none.
+    /// Adds a band from `from` on, with a routine for the first of `purposes` for which this CPU
+    /// has a routine. Unchanged if this CPU has none.
     fn then(mut self, from: usize, purposes: &[Preset]) -> Self {
         if let Some(routine) = purposes.iter().find_map(|&purpose| self.preset(purpose)) {
             self.bands.retain(|band| band.from < from);
@@ -54,26 +54,26 @@ impl<F> Bands<F> {
         self
     }
 
-    /// The last row of the table for this purpose that this CPU has.
+    /// Returns the last row of the table for this purpose that this CPU has.
     fn preset(&self, purpose: Preset) -> Option<&'static Routine<F>> {
         let mut rows = self.table.iter().rev().filter(|row| row.preset() == Some(purpose));
         rows.find(|row| row.is_available())
     }
 
-    /// The bands, ascending.
+    /// Returns the bands, ascending.
     #[must_use]
     pub fn as_slice(&self) -> &[Band<F>] {
         &self.bands
     }
 
-    /// The routine for `len` bytes.
+    /// Returns the routine for `len` bytes.
     #[inline]
     #[must_use]
     pub fn routine_for(&self, len: usize) -> &'static Routine<F> {
         self.last(|band| band.from <= len)
     }
 
-    /// The routine for `len` bytes that are to stay in the cache.
+    /// Returns the routine for `len` bytes that are to stay in the cache.
     #[inline]
     #[must_use]
     pub fn cached_for(&self, len: usize) -> &'static Routine<F> {
@@ -97,19 +97,20 @@ pub enum CacheState {
     Cold,
 }
 
-/// Routines by length, for either state of the memory.
+/// Routines by length, for memory in the cache and for memory out of the cache.
 #[derive(Clone, Debug)]
 pub struct Choice<F: 'static> {
-    /// For bytes of which nothing is known: they may be in the cache now, and they may be used
-    /// next.
+    /// The routines for bytes of which nothing is known: they may be in the cache now, and they may
+    /// be used next.
     pub warm: Bands<F>,
-    /// For bytes that are not in the cache and need not get there.
+    /// The routines for bytes that are not in the cache and need not get there.
     pub cold: Bands<F>,
 }
 
 impl Profile {
-    /// The built-in profile for a CPU of this model with these caches, all of them the machine's own: of a virtual
-    /// machine's last level, give what it can hope for.
+    /// Returns the built-in profile for a CPU of this model with these caches. Each cache size must
+    /// be the share of this machine: for the last level of a virtual machine, pass the share that
+    /// it can expect.
     #[must_use]
     #[doc(hidden)]
     pub fn builtin(cpu: CpuModel, caches: CacheSizes) -> Self {
@@ -131,13 +132,13 @@ impl Profile {
 }
 
 impl<F> Choice<F> {
-    /// Without bands, every length is libc's.
+    /// Makes a choice without bands: every length uses libc's routine.
     fn of_libc(table: &'static [Routine<F>]) -> Self {
         let bands = || Bands { table, bands: Vec::new() };
         Self { warm: bands(), cold: bands() }
     }
 
-    /// The bands for memory in this state.
+    /// Returns the bands for memory in this state.
     #[inline]
     pub(crate) fn bands(&self, state: CacheState) -> &Bands<F> {
         match state {
@@ -148,7 +149,7 @@ impl<F> Choice<F> {
 }
 
 impl<F> Bands<F> {
-    /// The length up to which all of them are libc's, no more than `most`.
+    /// Returns the length below which all bands use libc's routine, at most `most`.
     fn libc_below(&self, most: usize) -> usize {
         let libc = &self.table[0];
         let other = self.bands.iter().find(|band| band.routine != libc);
@@ -156,7 +157,8 @@ impl<F> Bands<F> {
     }
 }
 
-/// The fastest routines, and the numbers that decide about threads, for one machine.
+/// A profile of one machine: the fastest routine for each length, and the numbers that limit
+/// threads. All lengths are in bytes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Profile {
@@ -168,9 +170,9 @@ pub struct Profile {
     pub near_bytes: usize,
     /// Bytes of the near window if all bytes are used next.
     pub near_bytes_all: usize,
-    /// Shortest length in bytes that [`Threads::Auto`](crate::Threads::Auto) shares among threads.
+    /// Shortest length in bytes that [`Threads::Auto`](crate::Threads::Auto) divides among threads.
     pub parallel_from: usize,
-    /// Shortest chunk in bytes. Below this, sharing costs more than it saves.
+    /// Shortest chunk in bytes. Dividing shorter lengths costs more than it saves.
     pub min_chunk: usize,
     /// The most threads that [`Threads::Auto`](crate::Threads::Auto) uses, the calling thread
     /// included.

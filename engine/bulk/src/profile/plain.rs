@@ -1,14 +1,15 @@
-//! Below which length an operation of which nothing is asked is libc's, whatever the profile in force says of longer
-//! ones: one number, which short operations look at and at nothing else.
+//! The length below which a plain operation uses libc, whatever the profile chooses for longer
+//! operations. Short operations read only this number.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Choice, Profile};
 
-/// Before there is a profile, and at least: a shorter operation is over before one was read.
+/// The limit before there is a profile, and the least limit. A shorter operation takes less time
+/// than reading a profile.
 const LEAST: usize = 4 << 10;
 
-/// At most: longer ones learn (`learning/candidates.rs`).
+/// The highest limit: longer operations learn (`learning/candidates.rs`).
 pub(crate) const WARM_MOST: usize = 256 << 10;
 pub(crate) const COLD_MOST: usize = 16 << 10;
 
@@ -27,13 +28,13 @@ impl PlainBelow {
         Self { warm: AtomicUsize::new(LEAST), cold: AtomicUsize::new(LEAST) }
     }
 
-    /// For bytes of which nothing is known.
+    /// Returns the limit for bytes of which nothing is known.
     #[inline(always)]
     pub(crate) fn warm(&self) -> usize {
         self.warm.load(Ordering::Relaxed)
     }
 
-    /// For bytes that need not be in the cache.
+    /// Returns the limit for bytes that need not be in the cache.
     #[inline(always)]
     pub(crate) fn cold(&self) -> usize {
         self.cold.load(Ordering::Relaxed)
@@ -45,7 +46,7 @@ impl PlainBelow {
     }
 }
 
-/// Has operations go by the numbers of this profile, which comes into force.
+/// Sets the limits to those of this profile, which becomes current.
 pub(super) fn set(profile: &Profile) {
     CLEAR_PLAIN_BELOW.set(&profile.clear);
     COPY_PLAIN_BELOW.set(&profile.copy);

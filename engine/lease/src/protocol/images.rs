@@ -1,4 +1,4 @@
-//! Messages about images: sealed memory that a broker holds by name.
+//! Messages about images: sealed memory that a broker holds under a name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,22 +7,23 @@ use rustix::io::Errno;
 
 use super::{FIGURES, Malformed, Rest, put, size};
 
-/// Bytes of a name at most.
+/// The highest length of a name in bytes.
 pub const NAME: usize = 40;
 
-/// Descriptors that come with a load at most: a raw memory file or a full delta, and deltas.
+/// The highest number of descriptors that come with a load: a raw memory file or a full delta, and
+/// deltas.
 pub const MOST_SOURCES: usize = 32;
 
-/// Ranges of a raw memory file that one load names at most.
+/// The highest number of ranges of a raw memory file in one load.
 pub const MOST_RANGES: usize = 64;
 
-/// Rows of a list of images at most.
+/// The highest number of rows in a list of images.
 pub const MOST_IMAGES: usize = 256;
 
 /// Bytes that stand for one image behind the head of a list.
 pub(super) const IMAGE_ROW: usize = NAME + 7 * 8;
 
-/// Bytes of a load between its head and its ranges.
+/// The length in bytes of a load between its head and its ranges.
 const STATE: usize = 16;
 const RANGE: usize = 3 * 8;
 
@@ -41,7 +42,7 @@ pub struct ImageName([u8; NAME]);
 pub struct NoImageName;
 
 impl ImageName {
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         let len = self.0.iter().position(|&byte| byte == 0).unwrap_or(NAME);
@@ -89,145 +90,148 @@ impl fmt::Debug for ImageName {
 pub struct Load {
     /// The name that the image gets.
     pub name: ImageName,
-    /// Bytes that may be populated for it: they are counted against the user's quota until it is loaded.
+    /// The highest number of bytes to populate for the image. Until the image is loaded, they count
+    /// against the user's quota.
     pub most: u64,
-    /// True if all users may have it.
+    /// True if all users may use the image.
     pub is_for_all: bool,
-    /// True if the client is told how far the load is: [`Answer::Loading`](super::Answer::Loading).
+    /// True if the broker reports the progress of the load by
+    /// [`Answer::Loading`](super::Answer::Loading).
     pub tells_progress: bool,
-    /// The state of the raw memory file. Without it, the first delta may begin with any state of its length.
+    /// The state of the raw memory file. `None` if the first delta may begin with any state of the
+    /// same length.
     pub state: Option<[u8; STATE]>,
-    /// Parts of the raw memory file; all of it if there are none.
+    /// The parts of the raw memory file to load. Empty for the whole file.
     pub ranges: Vec<ImageRange>,
 }
 
-/// A part of a raw memory file, and where it lies in the image. All are bytes.
+/// A part of a raw memory file, and its place in the image. All numbers are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageRange {
-    /// Its offset in the file.
+    /// The offset of the part in the file.
     pub from: u64,
-    /// Its length.
+    /// The length of the part.
     pub len: u64,
-    /// Its offset in the image.
+    /// The offset of the part in the image.
     pub to: u64,
 }
 
-/// An image as a broker has it. All are bytes.
+/// The size of an image that a broker holds. All numbers are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImageFacts {
-    /// Its length.
+    /// The length of the image.
     pub bytes: u64,
     /// Bytes that are populated.
     pub present: u64,
-    /// Bytes that were on huge pages when it was loaded.
+    /// Bytes that were on huge pages when the image was loaded.
     pub huge: u64,
 }
 
-/// An image in a list.
+/// A row in a list of images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageRow {
-    /// Its name.
+    /// The name of the image.
     pub name: ImageName,
-    /// Its size.
+    /// The size of the image.
     pub facts: ImageFacts,
-    /// The device of its file, as `stat` has it.
+    /// The device of the image's file, as in `stat`.
     pub device: u64,
-    /// The number of its file.
+    /// The inode number of the image's file.
     pub inode: u64,
-    /// Who has loaded it.
+    /// The user that loaded the image.
     pub uid: u32,
-    /// True if all users may have it.
+    /// True if all users may use the image.
     pub is_for_all: bool,
-    /// True if it was dropped, and goes on for those who have it.
+    /// True if the image was dropped, but processes still use it.
     pub is_dropped: bool,
-    /// The time since it was loaded, in milliseconds.
+    /// The time since the load, in milliseconds.
     pub age_ms: u64,
 }
 
-/// The reason why an image was not loaded. Sources are numbered from 0. All sizes are bytes.
+/// The reason why an image was not loaded. Sources are numbered from 0. All sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotLoaded {
-    /// There is nothing in the sources.
+    /// The sources are empty.
     #[error("there is nothing to load: no source, or an empty one")]
     Nothing,
-    /// A source is no regular file.
+    /// A source is not a regular file.
     #[error("source {nth} is no regular file")]
     NoFile {
-        /// Which source.
+        /// The number of the source.
         nth: u64,
     },
     /// A source was changed while it was read.
     #[error("source {nth} was changed while it was read: it had {had} bytes, and has {has}")]
     Changed {
-        /// Which source.
+        /// The number of the source.
         nth: u64,
-        /// Its bytes before.
+        /// Bytes of the source before the change.
         had: u64,
-        /// Its bytes now.
+        /// Bytes of the source now.
         has: u64,
     },
     /// A source could not be read.
     #[error("source {nth} cannot be read at byte {at}: {}", system_error(*errno))]
     Read {
-        /// Which source.
+        /// The number of the source.
         nth: u64,
-        /// The offset in bytes.
+        /// The offset in the source.
         at: u64,
         /// The number of the system error, or 0.
         errno: u64,
     },
-    /// A range is empty, reaches beyond the file, or overlaps another one.
+    /// A range is empty, extends beyond the file, or overlaps another range.
     #[error(
         "a range of {len} bytes from byte {from} of the file to byte {to} of the image is empty, ends behind the file, \
          or overlaps another one"
     )]
     Range {
-        /// Its offset in the file.
+        /// The offset of the range in the file.
         from: u64,
-        /// Its length.
+        /// The length of the range.
         len: u64,
-        /// Its offset in the image.
+        /// The offset of the range in the image.
         to: u64,
     },
-    /// A source behind the first is no delta, or a delta is damaged.
+    /// A source after the first source is not a delta, or a delta is damaged.
     #[error("source {nth} is no delta, or a damaged one: `hugekit delta info` says where")]
     Delta {
-        /// Which source.
+        /// The number of the source.
         nth: u64,
     },
-    /// A delta does not begin with the state that is there.
+    /// A delta does not begin with the state of the memory.
     #[error("source {nth} is a delta of another state than the one before it")]
     OtherState {
-        /// Which source.
+        /// The number of the source.
         nth: u64,
     },
-    /// A delta is of states of another length.
+    /// A delta has states of another length.
     #[error("source {nth} is a delta of states of {delta} bytes, and the image has {image}")]
     OtherLength {
-        /// Which source.
+        /// The number of the source.
         nth: u64,
         /// Bytes of the delta's states.
         delta: u64,
         /// Bytes of the image.
         image: u64,
     },
-    /// The sources have more memory than the client said.
+    /// The sources need more memory than the client permitted.
     #[error("the image needs more than the {} that were asked for", size(most))]
     TooLarge {
-        /// The requested size.
+        /// The limit that the client set.
         most: u64,
     },
     /// Memory was short.
     #[error("memory is short")]
     NoMemory,
-    /// The source is the state of a VM that QEMU has saved with its memory, in a form of its own.
+    /// The source is a VM that QEMU has saved with its memory, in QEMU's own format.
     #[error("source {nth} is a saved VM of QEMU, and no raw memory file")]
     SavedVm {
-        /// Which source.
+        /// The number of the source.
         nth: u64,
     },
-    /// Any other refusal of the kernel.
+    /// The kernel refused another system call.
     #[error("the kernel refused: {}", system_error(*errno))]
     Kernel {
         /// The number of the system error, or 0.
@@ -247,7 +251,7 @@ fn system_error(errno: u64) -> String {
 }
 
 impl NotLoaded {
-    /// Returns what the client can do about it.
+    /// Returns a step by which the client can prevent the failure; `None` if no step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         Some(match self {
@@ -269,7 +273,7 @@ impl NotLoaded {
         })
     }
 
-    /// The source that it is about, if it is about one.
+    /// Returns the number of the source that caused the failure, if a source did.
     #[must_use]
     pub fn source(&self) -> Option<u64> {
         match *self {

@@ -1,4 +1,4 @@
-//! The CPU as it describes itself: maker, model, whether it is virtual, caches.
+//! The CPU's description of itself: maker, model, virtualization, caches.
 
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "portable.rs"]
@@ -15,9 +15,9 @@ mod imp;
 pub struct CpuModel {
     /// The maker.
     pub vendor: Vendor,
-    /// Display family, extended family included.
+    /// The display family, extended family included.
     pub family: u32,
-    /// Display model, extended model included.
+    /// The display model, extended model included.
     pub model: u32,
 }
 
@@ -33,39 +33,40 @@ pub enum Vendor {
     Other,
 }
 
-/// The CPU that the calling thread runs on.
+/// Returns the CPU that the calling thread runs on.
 #[must_use]
 pub fn cpu_model() -> CpuModel {
     imp::cpu_model()
 }
 
-/// Returns whether the CPU reports a hypervisor. False if the architecture has no way to report one.
+/// Returns true if the CPU reports a hypervisor. False if the architecture cannot report one.
 pub fn is_guest() -> bool {
     imp::is_guest()
 }
 
-/// Returns whether the CPU and the kernel permit AVX-512F. False on other architectures than x86-64.
+/// Returns true if the CPU and the kernel permit AVX-512F. False on other architectures than
+/// x86-64.
 #[must_use]
 pub fn has_avx512f() -> bool {
     imp::has_avx512f()
 }
 
-/// Returns whether the CPU has `MOVDIR64B`, which writes a whole line.
+/// Returns true if the CPU has `MOVDIR64B`, which writes a whole line.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn has_movdir64b() -> bool {
     imp::has_movdir64b()
 }
 
-/// Returns whether the CPU has `CLZERO`, which clears a whole line.
+/// Returns true if the CPU has `CLZERO`, which clears a whole line.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn has_clzero() -> bool {
     imp::has_clzero()
 }
 
-/// Level and bytes of each data cache that the calling thread's CPU reports. Empty if it reports none, or if the
-/// architecture has no instruction for it.
+/// Returns the level and the bytes of each data cache that the calling thread's CPU reports. Empty
+/// if it reports none, or if the architecture has no instruction for it.
 pub fn data_caches() -> impl Iterator<Item = (u32, usize)> {
     imp::data_caches()
 }

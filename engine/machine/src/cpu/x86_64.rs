@@ -5,7 +5,7 @@ use raw_cpuid::{CacheType, CpuId, CpuIdReaderNative};
 
 use super::{CpuModel, Vendor};
 
-/// CPUID, read once: a hypervisor traps the instruction, which costs 1 to 10 µs.
+/// Reads CPUID once, because a hypervisor traps the instruction, which costs 1 to 10 µs.
 fn cpuid() -> &'static CpuId<CpuIdReaderNative> {
     static CPUID: First<CpuId<CpuIdReaderNative>> = First::new();
     CPUID.get_or_make(CpuId::new)

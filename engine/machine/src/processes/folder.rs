@@ -1,4 +1,5 @@
-//! A process's folder of `/proc`, opened once: it stays that process's, also when another one has the number.
+//! A process's folder of `/proc`, opened once. It stays the folder of that process, also when
+//! another process gets the number.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,7 +25,7 @@ impl ProcessFolder {
     /// Opens the folder of the process that has this number now.
     ///
     /// # Errors
-    /// The process has ended, or the right to look at it is missing.
+    /// An error if the process has ended, or if this process may not inspect it.
     pub fn open(pid: i32) -> io::Result<Self> {
         Self::within(&Root::default(), pid)
     }
@@ -40,7 +41,7 @@ impl ProcessFolder {
     /// Opens the folder of this process.
     ///
     /// # Errors
-    /// `/proc` is not mounted.
+    /// An error if `/proc` is not mounted.
     pub fn own() -> io::Result<Self> {
         Self::at(Path::new("/proc/self"), std::process::id() as i32)
     }
@@ -50,43 +51,43 @@ impl ProcessFolder {
         Ok(Self { pid, descriptor: open(path, flags, Mode::empty())? })
     }
 
-    /// The number of the process.
+    /// Returns the number of the process.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Opens a file of it.
+    /// Opens a file of the folder.
     ///
     /// # Errors
-    /// The process has ended, or the right to look at it is missing.
+    /// An error if the process has ended, or if this process may not inspect it.
     pub fn file(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         Ok(openat(self.as_fd(), name, flags, Mode::empty())?.into())
     }
 
-    /// Reads a file of it.
+    /// Reads a file of the folder.
     ///
     /// # Errors
-    /// The process has ended, or the right to look at it is missing.
+    /// An error if the process has ended, or if this process may not inspect it.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.file(name)?.read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Reads its state.
+    /// Reads the state of the process.
     ///
     /// # Errors
-    /// The process has ended, or the right to look at it is missing.
+    /// An error if the process has ended, or if this process may not inspect it.
     pub fn stat(&self) -> io::Result<Stat> {
         Stat::parse(&self.read("stat")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The number in a line `KEY:\tNUMBER` of its status, such as `Tgid`.
+    /// Returns the number in a line `KEY:\tNUMBER` of the process's status, such as `Tgid`.
     ///
     /// # Errors
-    /// The process has ended, or the right to look at it is missing.
+    /// An error if the process has ended, or if this process may not inspect it.
     pub fn status(&self, key: &str) -> io::Result<Option<i64>> {
         // Sizes have a unit behind them.
         let number = |value: &[u8]| {
@@ -95,7 +96,7 @@ impl ProcessFolder {
         Ok(value(&self.read("status")?, key).and_then(number))
     }
 
-    /// Returns whether it has ended, and its parent has not waited for it.
+    /// Returns true if the process has ended and its parent has not waited for it.
     #[must_use]
     pub fn is_zombie(&self) -> bool {
         let status = self.read("status").unwrap_or_default();
@@ -105,15 +106,15 @@ impl ProcessFolder {
     /// Returns the target of a link, as the kernel names it.
     ///
     /// # Errors
-    /// The process has ended, or the right to look at it is missing.
+    /// An error if the process has ended, or if this process may not inspect it.
     pub fn link(&self, name: &str) -> io::Result<OsString> {
         Ok(OsString::from_vec(readlinkat(self.as_fd(), name, Vec::new())?.into_bytes()))
     }
 
-    /// The numbers that are names in one of its folders, such as `task` and `fd`.
+    /// Returns the numbers that are names in one of the process's folders, such as `task` and `fd`.
     ///
     /// # Errors
-    /// The process has ended, or the right to look at it is missing.
+    /// An error if the process has ended, or if this process may not inspect it.
     pub fn numbers(&self, name: &str) -> io::Result<Vec<i32>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = Dir::new(openat(self.as_fd(), name, flags, Mode::empty())?)?;
@@ -121,8 +122,8 @@ impl ProcessFolder {
         Ok(folder.flatten().filter_map(|entry| number(entry.file_name())).collect())
     }
 
-    /// Returns the time for which its threads, taken together, were ready to run and had no CPU. `None` if the kernel
-    /// does not count it.
+    /// Returns the time for which the threads of the process, summed up, were ready to run and had
+    /// no CPU. `None` if the kernel does not count it.
     #[must_use]
     pub fn waited_for_cpus(&self) -> Option<Duration> {
         let of_task = |task| waited(&self.read(&format!("task/{task}/schedstat")).ok()?);
@@ -130,7 +131,7 @@ impl ProcessFolder {
         tasks.into_iter().map(of_task).reduce(|sum, waited| Some(sum? + waited?))?
     }
 
-    /// Processes that it has started and that are still its children.
+    /// Returns the processes that it has started and that are still its children.
     #[must_use]
     pub fn children(&self) -> Vec<i32> {
         let of_task = |task| self.read(&format!("task/{task}/children")).unwrap_or_default();
@@ -154,7 +155,7 @@ fn value<'a>(status: &'a [u8], key: &str) -> Option<&'a [u8]> {
     status.split(|&byte| byte == b'\n').find_map(value).map(<[u8]>::trim_ascii)
 }
 
-/// `RAN WAITED SLICES`, the times in nanoseconds.
+/// Parses `RAN WAITED SLICES`, with times in nanoseconds.
 fn waited(schedstat: &[u8]) -> Option<Duration> {
     let waited = std::str::from_utf8(schedstat).ok()?.split_ascii_whitespace().nth(1)?;
     waited.parse().ok().map(Duration::from_nanos)

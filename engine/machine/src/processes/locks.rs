@@ -1,4 +1,4 @@
-//! Locks on files, as `/proc/locks` lists them.
+//! Locks on files, from `/proc/locks`.
 
 use crate::Root;
 
@@ -11,7 +11,8 @@ pub fn holder_of_lock(root: &Root, device: u64, inode: u64) -> Option<u32> {
     holder(&locks, &format!("{major:02x}:{minor:02x}:{inode}"))
 }
 
-/// In lines such as `3: FLOCK  ADVISORY  WRITE 4711 00:16:12345 0 EOF`. 0 is a process of another PID namespace.
+/// Finds the holder in lines such as `3: FLOCK  ADVISORY  WRITE 4711 00:16:12345 0 EOF`. 0 is a
+/// process of another PID namespace.
 fn holder(locks: &str, file: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();

@@ -6,17 +6,17 @@ use std::ops::Range;
 /// The line with which `/proc/PID/maps` and `smaps` begin a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingLine<'a> {
-    /// Its addresses; never empty.
+    /// The addresses of the mapping, at least one page.
     pub addresses: Range<u64>,
-    /// True if it may be read now.
+    /// True if the mapping may be read now.
     pub is_readable: bool,
-    /// True if its writes are seen by this process only.
+    /// True if only this process sees its writes.
     pub is_private: bool,
     /// The major and minor number of its file's device; 0 if it has no file.
     pub device: (u32, u32),
-    /// The inode of its file; 0 if there is none.
+    /// The inode number of its file; 0 if it has no file.
     pub inode: u64,
-    /// The file, or the kernel's or the program's name in brackets, or nothing.
+    /// The file, a name of the kernel or of the program in brackets, or empty.
     pub name: &'a [u8],
 }
 
@@ -42,41 +42,43 @@ impl<'a> MappingLine<'a> {
     }
 }
 
-/// A mapping of a process, with the figures of `/proc/PID/smaps` in bytes.
+/// A mapping of a process, with the numbers of `/proc/PID/smaps` in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its addresses.
+    /// The addresses of the mapping.
     pub addresses: Range<u64>,
-    /// True if its writes are seen by this process only.
+    /// True if only this process sees its writes.
     pub is_private: bool,
     /// The major and minor number of its file's device; 0 if it has no file.
     pub device: (u32, u32),
-    /// The inode of its file; 0 if there is none. Mappings of hugetlbfs and of shared memory always have one.
+    /// The inode number of its file; 0 if it has no file. Mappings of hugetlbfs and of shared
+    /// memory always have one.
     pub inode: u64,
     /// True if the kernel made it (`[vdso]`, `[vvar]`, `[vsyscall]`).
     pub is_kernels: bool,
-    /// Bytes of one of its pages.
+    /// Bytes of a page of the mapping.
     pub page: u64,
-    /// Bytes that are there.
+    /// Bytes in memory.
     pub resident: u64,
-    /// Bytes that are private copies, or of no file.
+    /// Bytes that are private copies, or that belong to no file.
     pub anonymous: u64,
-    /// Bytes among these on huge pages.
+    /// Anonymous bytes on huge pages.
     pub huge: u64,
     /// Bytes of a file or shared memory that are mapped by huge pages.
     pub file_huge: u64,
-    /// Bytes that are there, and in another process too.
+    /// Bytes in memory that another process has, too.
     pub shared: u64,
     /// Bytes that are swapped out.
     pub swapped: u64,
-    /// Bytes that their owner has freed lazily (`MADV_FREE`): the kernel takes them when it needs memory.
+    /// Bytes that the process has freed lazily (`MADV_FREE`). The kernel frees them when it needs
+    /// memory.
     pub lazily_freed: u64,
-    /// Words of two letters (`VmFlags`): see proc(5).
+    /// Flags of two letters (`VmFlags`), see proc(5).
     pub flags: Vec<[u8; 2]>,
 }
 
 impl Mapping {
-    /// Returns whether it has one of these flags.
+    /// Returns true if the mapping has one of these flags.
     #[must_use]
     pub fn has(&self, flags: &[&[u8; 2]]) -> bool {
         flags.iter().any(|flag| self.flags.contains(flag))
@@ -90,7 +92,7 @@ impl Mapping {
         Self { addresses, is_private, device, inode, is_kernels, ..Self::default() }
     }
 
-    /// `KEY: VALUE kB`, or `VmFlags: aa bb`.
+    /// Parses `KEY: VALUE kB`, or `VmFlags: aa bb`.
     fn add(&mut self, line: &[u8]) {
         let Some(colon) = line.iter().position(|&byte| byte == b':') else { return };
         let (key, value) = (&line[..colon], line[colon + 1..].trim_ascii());
@@ -116,11 +118,11 @@ impl Mapping {
     }
 }
 
-/// Calls `take` for each mapping in `/proc/PID/smaps`. A line that cannot be understood costs one mapping, or one figure
-/// of it.
+/// Calls `take` for each mapping in `/proc/PID/smaps`. A malformed line costs one mapping, or one
+/// number of it.
 ///
 /// # Errors
-/// The file cannot be read: its process has ended, or the right to look at it is missing.
+/// An error if the file cannot be read: the process has ended, or this process may not inspect it.
 pub fn each_mapping(mut smaps: impl BufRead, mut take: impl FnMut(&Mapping)) -> io::Result<()> {
     let (mut line, mut mapping) = (Vec::new(), None::<Mapping>);
     loop {

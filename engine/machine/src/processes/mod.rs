@@ -1,6 +1,7 @@
 //! Other processes, as `/proc` describes them: their folders, mappings and state.
 //!
-//! All that is read is bytes: a process chooses the names of its programs and files, and they need not be UTF-8.
+//! Everything is read as bytes, because a process chooses the names of its programs and files, and
+//! these need not be UTF-8.
 
 mod folder;
 mod locks;
@@ -16,10 +17,10 @@ pub use locks::holder_of_lock;
 pub use mapping::{Mapping, MappingLine, each_mapping};
 pub use stat::{Program, Stat};
 
-/// The numbers of all processes, in no order.
+/// Returns the numbers of all processes, in no order.
 ///
 /// # Errors
-/// `/proc` cannot be read.
+/// An error if `/proc` cannot be read.
 pub fn numbers(root: &Root) -> io::Result<Vec<i32>> {
     let entries = std::fs::read_dir(root.path("/proc"))?.flatten();
     Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())

@@ -3,23 +3,24 @@
 /// Fields of `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// The name of its first thread: any bytes, at most 15 and no zero.
+    /// The name of the process's first thread: at most 15 bytes of any value except zero.
     pub name: Vec<u8>,
-    /// A letter, such as `Z` for a process that has ended.
+    /// The state as a letter, such as `Z` for a process that has ended.
     pub state: u8,
     /// The number of the process that started it.
     pub parent: i32,
     /// `PF_` flags of the kernel.
     pub flags: u32,
-    /// When it started, in clock ticks since the machine did: this and its number are of no other process.
+    /// The start time, in clock ticks since the start of the machine. Start time and number
+    /// together identify a process.
     pub started: u64,
-    /// Its pages in memory.
+    /// The number of its pages in memory.
     pub resident: u64,
     /// The program that it runs.
     pub program: Program,
 }
 
-/// The facts that distinguish a process that runs on after a fork from one that has started another program.
+/// Facts that distinguish a forked process from a process that has started another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Program {
     stack: u64,
@@ -27,7 +28,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Returns whether it could be read: the kernel shows a stack at 0 to a process that may not debug this one.
+    /// Returns true if the facts could be read. The kernel shows a stack at 0 to a process that may
+    /// not debug this process.
     #[must_use]
     pub fn is_known(self) -> bool {
         self.stack != 0
@@ -35,7 +37,8 @@ impl Program {
 }
 
 impl Stat {
-    /// `PID (NAME) STATE PARENT ...`. The name may hold parentheses, spaces and newlines; only numbers follow it.
+    /// Parses `PID (NAME) STATE PARENT ...`. The name may contain parentheses, spaces and newlines;
+    /// only numbers follow it.
     #[must_use]
     pub fn parse(line: &[u8]) -> Option<Self> {
         let open = line.iter().position(|&byte| byte == b'(')?;
@@ -56,7 +59,7 @@ impl Stat {
         })
     }
 
-    /// Returns whether it has ended, and its parent has not waited for it.
+    /// Returns true if the process has ended and its parent has not waited for it.
     #[must_use]
     pub fn is_zombie(&self) -> bool {
         self.state == b'Z'

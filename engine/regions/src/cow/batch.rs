@@ -46,7 +46,7 @@ impl<'a> SlotBatch<'a> {
         InKernel { group: self.group, mapping: self.mapping }
     }
 
-    /// Returns whether the slot is only held back: no other region shows it.
+    /// Returns true if the slot is only held back: no other region shows it.
     fn is_only_held_back(&self, slot: usize) -> bool {
         self.at(slot).plan(Event::Own) == [Action::Unprotect]
     }

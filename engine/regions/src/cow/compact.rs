@@ -83,7 +83,7 @@ impl Compaction<'_> {
     }
 }
 
-/// Returns whether a slot shows its reserved frame, or can still take it.
+/// Returns true if a slot shows its reserved frame, or can still take it.
 fn has_place(mapping: &CowMapping) -> impl Fn(usize) -> bool {
     |slot| {
         let entry = mapping.entry(slot);

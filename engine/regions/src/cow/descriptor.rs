@@ -97,8 +97,8 @@ impl Descriptor {
         self.threads.is_none()
     }
 
-    /// Returns whether writes can be held back. If so, the kernel also refuses `MADV_COLLAPSE`, which would map
-    /// memory as it is.
+    /// Returns true if writes can be held back. If so, the kernel also refuses `MADV_COLLAPSE`,
+    /// which would map memory as it is.
     pub(super) fn watches_writes(&self) -> bool {
         self.watches_writes
     }
@@ -149,8 +149,8 @@ impl Descriptor {
         userfaultfd::wake(self.as_fd(), addresses)
     }
 
-    /// Returns whether the kernel has refused to wake threads since the last call of this function. If so, the caller
-    /// wakes them with [`Faults::leave`](crate::fault::Faults::leave).
+    /// Returns true if the kernel has refused to wake threads since the last call of this function.
+    /// If so, the caller wakes them with [`Faults::leave`](crate::fault::Faults::leave).
     pub(super) fn has_unwoken(&self) -> bool {
         self.unwoken.swap(false, Ordering::Relaxed)
     }

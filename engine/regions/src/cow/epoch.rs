@@ -50,7 +50,7 @@ impl<'a> NextEpoch<'a> {
         self.written = vec![u64::MAX; slots.div_ceil(64)];
     }
 
-    /// Returns whether the previous epoch is the last one of this region, or there is none.
+    /// Returns true if the previous epoch is the last one of this region, or there is none.
     pub(super) fn follows_on(&self, region: &CowHandle) -> bool {
         self.since.is_none_or(|watch| region.look(|_, mapping| watch.is_of(mapping)))
     }
@@ -147,7 +147,7 @@ impl EpochWatch {
         tables.mappings.iter().find(|mapping| self.is_of(mapping))
     }
 
-    /// Returns whether this is the last epoch of the region.
+    /// Returns true if this is the last epoch of the region.
     fn is_of(&self, mapping: &CowMapping) -> bool {
         mapping.counts().epoch.load(Ordering::SeqCst) == self.number
     }

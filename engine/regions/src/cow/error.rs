@@ -1,4 +1,5 @@
-//! Errors of forks: [`ForkError`] with figures for callers, [`Refused`] and [`Failed`] for threads that hold the gate.
+//! Errors of forks. [`ForkError`] contains figures for callers. [`Refused`] and [`Failed`] are for
+//! threads that hold the gate.
 
 use std::io;
 use std::ops::Range;
@@ -12,47 +13,46 @@ use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::{ErrorKind, Remedy};
 
-/// An error of a fork, or of returning its memory. A region that could not be forked is unchanged,
-/// and so is the pool.
+/// An error of a fork, or of returning its memory. The region and the pool are unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForkError {
-    /// Nothing smaller than a page of 1 GiB can be protected or mapped there.
+    /// The region is on pages of 1 GiB. The kernel can only protect or map whole pages there.
     #[error("memory on pages of 1 GiB cannot be forked: nothing smaller can be protected there")]
     Gigantic,
-    /// The granule is no power of two, or the memory cannot be shared in such pieces.
+    /// The granule is not a power of two, or the memory cannot be shared in such granules.
     #[error(
         "cannot share granules of {}: powers of two from {} to {} can be shared here",
         Size(*granule), Size(*least), Size(*most)
     )]
     Granule {
-        /// Bytes requested.
+        /// Bytes of the requested granule.
         granule: usize,
-        /// The smallest granule here.
+        /// Bytes of the smallest granule of this memory.
         least: usize,
-        /// The largest granule here.
+        /// Bytes of the largest granule of this memory.
         most: usize,
     },
     /// A range that the fork should leave out lies outside the region.
     #[error("bytes {}..{} lie outside a region of {len} bytes", range.start, range.end)]
     OutOfRange {
-        /// The range requested.
+        /// The requested range.
         range: Range<usize>,
         /// Bytes of the region.
         len: usize,
     },
-    /// An earlier fork has set the granule of the fork group.
+    /// An earlier fork has set another granule for the fork group.
     #[error("the region shares granules of {} with its forks, not of {}", Size(*granule), Size(*asked))]
     GranuleDiffers {
-        /// Bytes requested.
+        /// Bytes of the requested granule.
         asked: usize,
         /// Bytes of the group's granules.
         granule: usize,
     },
-    /// An earlier fork has set the fault mode of the fork group.
+    /// An earlier fork has set another fault mode for the fork group.
     #[error("faults of the region and its forks are handled by {fault_mode:?}, not by {asked:?}")]
     FaultModeDiffers {
-        /// The mode requested.
+        /// The requested mode.
         asked: FaultMode,
         /// The mode of the fork group.
         fault_mode: FaultMode,
@@ -63,7 +63,7 @@ pub enum ForkError {
     /// Faults cannot be handled.
     #[error(transparent)]
     Fault(#[from] FaultError),
-    /// A program has the region's file, so it could write without a fault.
+    /// A program has the descriptor of the region's file, so it could write without a fault.
     #[error("a program has the region's file, and could write to it past the protection")]
     FileGiven,
     /// The fork needs more mappings than are left for forks.
@@ -72,17 +72,17 @@ pub enum ForkError {
         Remedy(Some(RAISE_MAPPINGS))
     )]
     Mappings {
-        /// Mappings of the fork.
+        /// Mappings that the fork needs.
         needed: usize,
         /// Mappings that are left.
         left: usize,
-        /// The most mappings for forks, of the process or of the fork group.
+        /// The highest number of mappings for forks, of the process or of the fork group.
         most: usize,
     },
     /// The process has no address or no mapping left.
     #[error("cannot map the fork, which needs {mappings} mappings{}", Remedy(Some(RAISE_MAPPINGS)))]
     NotMapped {
-        /// Mappings of the fork.
+        /// Mappings that the fork needs.
         mappings: usize,
         /// The kernel's answer.
         source: io::Error,
@@ -91,10 +91,10 @@ pub enum ForkError {
     #[error("the region could not be made ready")]
     NotReady(#[source] JobError<PopulateError>),
     /// The epoch belongs to other memory, or is not the last epoch of this memory, or the memory
-    /// was truncated.
+    /// was truncated since the epoch began.
     #[error("the epoch is not the last one of this memory: begin with a first one")]
     OtherEpoch,
-    /// Pinned bytes, which a fork copies at once, could not be copied.
+    /// Pinned bytes could not be copied. A fork copies them at once.
     #[error("the fork's pinned bytes could not be copied")]
     Copy(#[source] PopulateError),
     /// The kernel did not free the memory.
@@ -103,7 +103,7 @@ pub enum ForkError {
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
-    /// The kernel refused something else.
+    /// The kernel refused another system call.
     #[error("{call} failed")]
     Kernel {
         /// The system call.
@@ -111,7 +111,7 @@ pub enum ForkError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// This process is a forked child; the region belongs to its parent.
+    /// This process is a forked child; the region belongs to the parent process.
     #[error("not available in a forked child: the region belongs to the parent process")]
     Forked,
 }
@@ -119,7 +119,8 @@ pub enum ForkError {
 const RAISE_MAPPINGS: &str = "raise vm.max_map_count";
 
 impl ForkError {
-    /// Returns how an administrator or the program can prevent this error; `None` if no remedy is known.
+    /// Returns a step by which an administrator or the program can prevent this error; `None` if no
+    /// step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -166,17 +167,17 @@ impl ForkError {
 /// The reason why a slot did not get what an event needs. A thread that holds the gate makes it without allocation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Refused {
-    /// It would need more mappings than are left for forks, or than the process has left.
+    /// The fork would need more mappings than are left for forks, or than the process has left.
     Mappings,
-    /// Its memory has failed.
+    /// The memory of the fork has failed.
     Broken,
-    /// The kernel has no page for it.
+    /// The kernel has no page for the memory.
     Unpopulated(PopulateError),
     Kernel(Errno),
 }
 
 impl Refused {
-    /// Returns whether the event may succeed after the whole region is mapped anew.
+    /// Returns true if the event may succeed after the whole region is mapped anew.
     pub(super) fn is_for_mappings(self) -> bool {
         matches!(self, Self::Mappings | Self::Kernel(_))
     }

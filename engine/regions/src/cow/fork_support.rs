@@ -94,8 +94,8 @@ impl ForkSupport {
         self.spare_mappings.release();
     }
 
-    /// Maps the empty file at the addresses of lost slots, so accesses there end in SIGBUS. Returns whether the kernel
-    /// has mapped it.
+    /// Maps the empty file at the addresses of lost slots, so accesses there end in SIGBUS. Returns
+    /// true if the kernel has mapped it.
     pub(super) fn map_empty_file(&self, addresses: &Range<usize>) -> bool {
         // SAFETY: addresses of a region, and the table says that their bytes are lost.
         unsafe { replace_by_nothing(&self.empty_file, addresses) }.is_ok()

@@ -95,7 +95,7 @@ impl FoundingRegion {
         Ok(())
     }
 
-    /// Registers the region. Returns whether all of it is registered for writes.
+    /// Registers the region. Returns true if all of it is registered for writes.
     fn begin_to_watch(
         &self,
         group: &ForkGroup,

@@ -92,7 +92,7 @@ impl GivenUpFolios {
         Self { runs, empty, is_full: false }
     }
 
-    /// Adds a folio, to the last run if that is `open`. Returns whether there was room.
+    /// Adds a folio, to the last run if that is `open`. Returns true if there was room.
     fn add(&mut self, next: Run, open: bool) -> bool {
         let last = self.runs.last_mut().filter(|last| {
             let kind = (last.content, last.to_kernel);
@@ -197,12 +197,12 @@ impl Frames {
         Slot::fresh(lack)
     }
 
-    /// Returns whether memory of the frame has failed. Async-signal-safe.
+    /// Returns true if memory of the frame has failed. Async-signal-safe.
     pub(super) fn is_broken(&self, frame: u64) -> bool {
         self.holds(frame, Content::Broken)
     }
 
-    /// Returns whether a folio of the frame has this content.
+    /// Returns true if a folio of the frame has this content.
     fn holds(&self, frame: u64, content: Content) -> bool {
         let holding = self.holding(frame);
         let folios = &holding.contents[self.folios_of(holding, frame)];
@@ -440,7 +440,7 @@ impl Holding {
         }
     }
 
-    /// Moves given-up folios to `into`. Returns whether there was room for all.
+    /// Moves given-up folios to `into`. Returns true if there was room for all.
     fn take_given_up(&mut self, into: &mut GivenUpFolios) -> bool {
         // Extents of different regions have different tokens, so their folios are in different runs.
         let first = into.runs.len();

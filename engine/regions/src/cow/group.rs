@@ -196,7 +196,7 @@ impl ForkGroup {
         self.fork_support.get()
     }
 
-    /// Returns whether a fork of a region of the group was made or attempted.
+    /// Returns true if a fork of a region of the group was made or attempted.
     pub(crate) fn is_shared(&self) -> bool {
         self.fork_support().is_some()
     }
@@ -206,7 +206,7 @@ impl ForkGroup {
         self.fork_support().map_or(Protection::Marks, |support| support.protection)
     }
 
-    /// Returns whether the group can be forked on these terms.
+    /// Returns true if the group can be forked on these terms.
     pub(crate) fn suits(&self, terms: &Terms) -> bool {
         let served = self.serving.fault_mode;
         let is_served_so = [FaultMode::Auto, served].contains(&terms.fault_mode);
@@ -217,7 +217,8 @@ impl ForkGroup {
             && terms.granule_bytes == self.granule_bytes
     }
 
-    /// Returns whether a released slot may stay uncleared until its next access: a fault there will be served.
+    /// Returns true if a released slot may stay uncleared until its next access: a fault there will
+    /// be served.
     pub(super) fn clears_at_fault(&self) -> bool {
         self.clears_at_fault.load(Ordering::SeqCst) && !self.unserved.load(Ordering::SeqCst)
     }

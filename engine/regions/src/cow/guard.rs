@@ -120,7 +120,7 @@ impl<'a> SlotGuard<'a> {
         self.entry(mapping).slot.plan(self.is_shared(mapping), event)
     }
 
-    /// Returns whether another mapping shows the same frame.
+    /// Returns true if another mapping shows the same frame.
     pub(super) fn is_shared(&self, mapping: &CowMapping) -> bool {
         mapping.is_shared(self.slot)
     }

@@ -56,7 +56,7 @@ impl CowHandle {
         Self { group, start, registration, is_member: true }
     }
 
-    /// Returns whether this process owns the region. A forked child does not.
+    /// Returns true if this process owns the region. A forked child does not.
     pub(crate) fn is_ours(&self) -> bool {
         self.group.pool.memory().is_ours()
     }

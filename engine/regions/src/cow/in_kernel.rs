@@ -73,13 +73,14 @@ impl InKernel<'_> {
         Err(Refused::Kernel(Errno::AGAIN))
     }
 
-    /// Returns whether the rights of the mapping hold back writes to a slot.
+    /// Returns true if the rights of the mapping hold back writes to a slot.
     pub(super) fn is_by_rights(&self, slot: usize) -> bool {
         self.group.protection() == Protection::Rights && self.mapping.is_in_place(slot)
     }
 
-    /// Returns whether all pages have marks. Kernels without `PAGEMAP_SCAN`, before 6.7, may leave out a huge page of
-    /// shared memory that another thread maps again while the kernel splits it (seen with 6.1).
+    /// Returns true if all pages have marks. Kernels without `PAGEMAP_SCAN`, before 6.7, may leave
+    /// out a huge page of shared memory that another thread maps again while the kernel splits it
+    /// (seen with 6.1).
     fn are_marked(&self, addresses: &Range<usize>) -> bool {
         match self.group.fork_support().and_then(|support| support.pagemap.as_ref()) {
             Some(map @ PageMap::Read(_)) if self.group.pool.backing().is_transparent() => {

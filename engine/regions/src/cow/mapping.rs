@@ -159,7 +159,7 @@ impl CowMapping {
         (address - self.addresses().start) / self.granule_bytes
     }
 
-    /// Returns whether another mapping shows the same frame at this moment.
+    /// Returns true if another mapping shows the same frame at this moment.
     pub(super) fn is_shared(&self, slot: usize) -> bool {
         self.links.get(slot).after != self.id
     }
@@ -209,7 +209,7 @@ impl CowMapping {
         blocks.take_while(|(block, _)| block.end <= self.slots())
     }
 
-    /// Returns whether slots permanently map successive frames that only this region shows.
+    /// Returns true if slots permanently map successive frames that only this region shows.
     pub(super) fn is_run_of_its_own(&self, slots: Range<usize>) -> bool {
         let len = slots.len();
         self.table.run_of(slots, |entry| entry.slot == Slot::Exclusive(Presence::InPlace)) == len

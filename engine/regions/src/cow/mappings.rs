@@ -85,8 +85,8 @@ impl Mappings {
         self.at(start).expect("a mapping as long as its region exists")
     }
 
-    /// Returns whether the vectors have room for one more mapping. Exchanges them with those of `longer` if they are
-    /// too short.
+    /// Returns true if the vectors have room for one more mapping. Exchanges them with those of
+    /// `longer` if they are too short.
     pub(super) fn make_room(&mut self, longer: &mut LongerMappings) -> bool {
         let ids = self.by_id.len() + usize::from(self.vacant as usize == self.by_id.len());
         let addresses = self.by_address.len() + 1;
@@ -173,7 +173,7 @@ impl Mappings {
     }
 }
 
-/// Exchanges a vector with a longer one, if it is too short. Returns whether it is long enough now.
+/// Exchanges a vector with a longer one, if it is too short. Returns true if it is long enough now.
 pub(super) fn exchange<T>(values: &mut Vec<T>, longer: &mut Vec<T>, wanted: usize) -> bool {
     if values.capacity() < wanted && longer.capacity() >= wanted {
         longer.append(values);

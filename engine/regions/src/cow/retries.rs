@@ -15,8 +15,8 @@ pub(super) struct Retries {
 const MOST: u32 = 10_000;
 
 impl Retries {
-    /// Counts a refusal at a slot. Returns whether the caller may try again. Refusals at all slots count together, so no
-    /// thread waits for ever, however many slots are refused.
+    /// Counts a refusal at a slot. Returns true if the caller may try again. Refusals at all slots
+    /// count together, so no thread waits for ever, however many slots are refused.
     pub(super) fn may_retry(&self, slot: usize) -> bool {
         let first = self.slot.compare_exchange(0, slot, Ordering::Relaxed, Ordering::Relaxed);
         if first.is_ok() {

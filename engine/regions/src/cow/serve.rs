@@ -129,7 +129,7 @@ impl SlotFault<'_> {
         }
     }
 
-    /// The offset of the address in its slot.
+    /// Returns the offset of the address in its slot.
     fn offset(&self) -> usize {
         (self.address - self.at.mapping.addresses().start) % self.at.group.granule_bytes
     }
@@ -141,9 +141,9 @@ fn number_at(group: &ForkGroup, address: usize) -> usize {
     address / group.granule_bytes
 }
 
-/// If the address lies in a hole that could not be populated, leaves it to the kernel. The kernel may have memory for
-/// it now, or reports the shortage to the thread in its own way. Returns whether there was a hole. From then on the
-/// folio counts as dirty.
+/// If the address lies in a hole that could not be populated, leaves it to the kernel. The kernel
+/// may have memory for it now, or reports the shortage to the thread in its own way. Returns true
+/// if there was a hole. From then on the folio counts as dirty.
 fn leave_hole(group: &ForkGroup, address: usize, blocked: &SignalsBlocked) -> bool {
     let tables = group.gate.share(blocked);
     let Tables { mappings, frames } = &*tables;

@@ -184,7 +184,8 @@ impl Slot {
         }
     }
 
-    /// Returns whether the region owns the frame. Of all regions that show a frame, exactly one owns it.
+    /// Returns true if the region owns the frame. Of all regions that show a frame, exactly one
+    /// owns it.
     pub(super) fn is_owner(self) -> bool {
         match self {
             Self::Unready(_) | Self::Exclusive(_) | Self::Owner(_) => true,
@@ -193,7 +194,7 @@ impl Slot {
         }
     }
 
-    /// Returns whether the region's addresses map its own frame.
+    /// Returns true if the region's addresses map its own frame.
     pub(super) fn maps_its_own(self) -> bool {
         matches!(self, Self::Unready(_) | Self::Exclusive(_) | Self::Owner(_))
     }
@@ -206,7 +207,7 @@ impl Slot {
         matches!(self, Self::Exclusive(_))
     }
 
-    /// Returns whether the bytes may change, or have changed, without an event.
+    /// Returns true if the bytes may change, or have changed, without an event.
     pub(super) fn may_be_written(self) -> bool {
         match self {
             Self::Exclusive(_) | Self::Displaced { owner: true, .. } | Self::Lost { .. } => true,
@@ -223,7 +224,7 @@ impl Slot {
         matches!(self, Self::Displaced { .. })
     }
 
-    /// Returns whether the region's addresses map its frame permanently.
+    /// Returns true if the region's addresses map its frame permanently.
     pub(super) fn is_in_place(self) -> bool {
         matches!(self, Self::Exclusive(Presence::InPlace) | Self::Owner(Presence::InPlace))
     }
@@ -335,8 +336,8 @@ impl Slot {
         !self.is_owner()
     }
 
-    /// Returns whether the page tables may contain a frame that a handler has entered and that the region does not
-    /// own.
+    /// Returns true if the page tables may contain a frame that a handler has entered and that the
+    /// region does not own.
     pub(super) fn may_be_entered(self) -> bool {
         matches!(self, Self::Borrower { entered: true } | Self::Displaced { entered: true, .. })
     }

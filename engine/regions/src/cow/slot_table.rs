@@ -135,7 +135,7 @@ impl Bitmap {
         self.0[slot / 64].load(Ordering::SeqCst) & 1 << (slot % 64) != 0
     }
 
-    /// Sets a bit. Returns whether the bit was clear before.
+    /// Sets a bit. Returns true if the bit was clear before.
     pub(super) fn set(&self, slot: usize) -> bool {
         self.0[slot / 64].fetch_or(1 << (slot % 64), Ordering::SeqCst) & 1 << (slot % 64) == 0
     }

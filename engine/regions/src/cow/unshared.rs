@@ -68,7 +68,7 @@ impl UnsharedSlots {
         parts.map(move |range| range.start.max(start) - start..range.end.min(start + len) - start)
     }
 
-    /// Returns whether the fork inherits no byte of a slot of `len` bytes.
+    /// Returns true if the fork inherits no byte of a slot of `len` bytes.
     pub(super) fn is_left_out(&self, slot: usize, len: usize) -> bool {
         self.left_out_of(slot, len).next() == Some(0..len)
     }

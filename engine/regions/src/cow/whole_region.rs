@@ -119,8 +119,8 @@ impl<'a> WholeRegion<'a> {
         }
     }
 
-    /// Leaves the region to the kernel if its addresses map only frames that no other region shows. It can then be
-    /// written freely. Returns whether it is such a region.
+    /// Leaves the region to the kernel if its addresses map only frames that no other region shows.
+    /// It can then be written freely. Returns true if it is such a region.
     pub(super) fn leave_if_own(&self) -> bool {
         let (slots, mapping) = (0..self.mapping.slots(), self.mapping);
         let is_own = slots.clone().all(|slot| {

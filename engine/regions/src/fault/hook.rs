@@ -1,4 +1,4 @@
-//! A signal that a handler of ours is asked for, and who had it before.
+//! A hook: a signal for which hugekit has a handler, and the handler that was installed before.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -16,15 +16,18 @@ static DEFAULT: Disposition = Disposition::DEFAULT;
 pub(super) struct Hook {
     signal: c_int,
     handler: SignalHandler,
-    /// Who had it before us; null before our handler is installed. Never freed, because a handler may be
-    /// reading it, and in memory of our own, where no leak checker expects it to be.
+    /// The former disposition; null before hugekit's handler is installed. It is never freed,
+    /// because a handler may be reading it. It lies outside of the heap, where no leak checker
+    /// expects it.
     previous: AtomicPtr<Disposition>,
-    /// True if our handler was installed, by this process or one that it was forked from.
+    /// True if hugekit's handler was installed, by this process or by a process from which it was
+    /// forked.
     installed: AtomicBool,
 }
 
 impl Hook {
-    /// Makes a hook that is not installed yet, unless the process was forked from `parent`'s, where it was.
+    /// Makes a hook. The handler counts as installed only if the process was forked from a process
+    /// with `parent`, where it was installed.
     pub(super) fn new(signal: c_int, handler: SignalHandler, parent: Option<&Self>) -> Self {
         let (previous, installed) = parent.map_or((std::ptr::null_mut(), false), |parent| {
             (parent.previous.load(Ordering::Acquire), parent.installed.load(Ordering::Acquire))
@@ -33,7 +36,8 @@ impl Hook {
         Self { signal, handler, previous, installed }
     }
 
-    /// Installs the handler if the handler in force is one that we know. By one thread at a time.
+    /// Installs the handler if the current handler is a known one. Only one thread may call this at
+    /// a time.
     pub(super) fn install(&self) -> Result<(), FaultError> {
         let failed = failed_to("sigaction");
         let in_force = signal::in_force(self.signal).map_err(failed)?;
@@ -58,8 +62,9 @@ impl Hook {
         Ok(())
     }
 
-    /// Installs our handler again if another handler has replaced it. Signals that are not ours go to the handler that was
-    /// there before the first installation. Only one thread may call this at a time.
+    /// Installs hugekit's handler again if another handler has replaced it. Signals that are not
+    /// hugekit's go to the handler that was there before the first installation. Only one thread
+    /// may call this at a time.
     pub(super) fn reclaim(&self) -> rustix::io::Result<()> {
         let is_replaced = !signal::in_force(self.signal)?.is(self.handler);
         if self.installed.load(Ordering::Acquire) && is_replaced {
@@ -69,16 +74,17 @@ impl Hook {
         Ok(())
     }
 
-    /// Returns whether a fault of the calling thread would come to our handler now. Async-signal-safe.
+    /// Returns true if a fault of the calling thread would now be delivered to hugekit's handler.
+    /// Async-signal-safe.
     pub(super) fn is_in_force(&self) -> bool {
         let is_ours = signal::in_force(self.signal).is_ok_and(|now| now.is(self.handler));
         is_ours && !is_blocked(self.signal)
     }
 
-    /// Does what is done about a signal that is not ours.
+    /// Handles a signal that is not hugekit's, as the former disposition demands.
     ///
     /// # Safety
-    /// Called by the handler, with what the kernel gave it.
+    /// The handler calls this, with the arguments from the kernel.
     #[cold]
     #[inline(never)] // what it needs of a signal stack is not there for each fault
     pub(super) unsafe fn pass_on(&self, info: *mut libc::siginfo_t, context: *mut c_void) {
@@ -94,13 +100,15 @@ impl Hook {
         }
     }
 
-    /// A handler that asked to be called once is; later signals find the default.
+    /// Returns the disposition for one call. A handler that asked to be called once is called once;
+    /// later signals find the default.
     fn take_for_once<'a>(&self, previous: &'a Disposition) -> &'a Disposition {
         if self.forget(previous) { previous } else { &DEFAULT }
     }
 
-    /// A handler that has put the default in its own place, as Rust's does, has put it in ours: later signals that are
-    /// not ours find the default, and faults are served.
+    /// Detects a handler that has set the default disposition for itself, as Rust's handler does,
+    /// and so has replaced hugekit's handler. Later signals that are not hugekit's find the
+    /// default, and faults are still handled.
     fn see_that_it_resigned(&self, previous: &Disposition) {
         if signal::in_force(self.signal).is_ok_and(|now| now.is_default()) {
             self.forget(previous);
@@ -109,7 +117,7 @@ impl Hook {
         }
     }
 
-    /// Has later signals find the default; whether they did not yet.
+    /// Makes later signals find the default. Returns true if they did not find it before.
     fn forget(&self, previous: &Disposition) -> bool {
         let (seen, default) =
             (std::ptr::from_ref(previous).cast_mut(), (&raw const DEFAULT).cast_mut());

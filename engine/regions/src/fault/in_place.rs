@@ -1,9 +1,9 @@
-//! Faults that the faulting thread serves itself, in a handler of SIGBUS, and of SIGSEGV where a mapping's rights hold
-//! writes back.
+//! Faults that the faulting thread itself handles, in a handler of SIGBUS, or of SIGSEGV if the
+//! rights of a mapping hold writes back.
 //!
-//! A handler is installed with the first region that needs it and stays. A signal is ours if this is
-//! the process that installed the handler, the kernel raised it for an access, and the address lies in a range of
-//! ours; every other one goes to the handler that was there before.
+//! A handler is installed with the first region that needs it, and stays. A signal is hugekit's if
+//! this process installed the handler, if the kernel raised the signal for an access, and if the
+//! address lies in a range of hugekit's. Every other signal goes to the former handler.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -22,19 +22,20 @@ use hugekit_sys::signal::{self, Cause, ErrnoKept};
 use hugekit_sys::sync::{OfProcess, PerProcess};
 use hugekit_sys::thread::{SignalsBlocked, is_blocked, without_signals};
 
-/// The faults that one process serves in place. A forked child that wants to serve regions of its own makes
-/// another: locks of the first may be held by threads that the child has not.
+/// The faults that one process handles in place. A forked child that handles faults of its own
+/// regions makes another value, because locks of the parent's may be held by threads that the child
+/// does not have.
 ///
-/// Regions and snapshots have a table each, because a snapshot that is being made waits until no handler reads the
-/// table: a handler that serves a region may itself write to memory that the snapshot protects, or wait for a
-/// thread that does, and so wait for the snapshot.
+/// Regions and snapshots have separate tables. A snapshot that is being made waits until no handler
+/// reads the table of snapshots. A handler that handles a region's fault may itself write to memory
+/// that the snapshot protects, or wait for a thread that does, and so it may wait for the snapshot.
 #[derive(Debug)]
 struct ProcessFaults {
     mark: ForkMark,
     regions: Registry<dyn Faults>,
     snapshots: Registry<dyn Faults>,
     hooks: Private<Hooks>,
-    /// Held by the thread that installs a handler.
+    /// Locked by the thread that installs a handler.
     installer: Mutex<()>,
 }
 
@@ -43,7 +44,7 @@ struct ProcessFaults {
 struct Hooks {
     late: Late,
     bus: Hook,
-    /// Installed only where copies are to be abandoned, or rights hold writes back.
+    /// Installed only if copies can be abandoned, or if rights hold writes back.
     segv: Hook,
 }
 
@@ -55,7 +56,7 @@ impl OfProcess for ProcessFaults {
     }
 }
 
-/// A range that is served in place for as long as this lives.
+/// A range whose faults are handled in place as long as this value exists.
 #[derive(Debug)]
 pub struct Registration {
     process: &'static ProcessFaults,
@@ -74,7 +75,8 @@ impl Registration {
         Ok(Self { process, start })
     }
 
-    /// Ends serving what lies behind the first `len` bytes. No handler is at it any more when this returns.
+    /// Stops handling faults behind the first `len` bytes. When the call returns, no handler works
+    /// there any more.
     pub(crate) fn serve_only(&self, len: usize) {
         self.process.regions.resize(self.start, len);
     }
@@ -88,21 +90,21 @@ impl Drop for Registration {
     }
 }
 
-/// The ranges that this process serves in place for snapshots. They come, go and overlap.
+/// The ranges of snapshots whose faults this process handles in place. They may overlap.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranges(&'static ProcessFaults);
 
 impl Ranges {
-    /// Returns the ranges of the calling process, and installs its handler. From now on a signal that comes after its
-    /// range has gone is told from a foreign one.
+    /// Returns the ranges of the calling process, and installs its handler. From now on, a signal
+    /// that arrives after its range was removed is distinguished from a foreign signal.
     pub fn of_this_process() -> Result<Self, FaultError> {
         let process = ProcessFaults::with_handler()?;
         process.hooks.late.begin()?;
         Ok(Self(process))
     }
 
-    /// Like [`of_this_process`](Self::of_this_process), whatever handler SIGBUS has now and whether or not it is
-    /// blocked.
+    /// Like [`of_this_process`](Self::of_this_process), whatever the current handler of SIGBUS is,
+    /// and whether or not SIGBUS is blocked.
     pub fn known() -> rustix::io::Result<Self> {
         ProcessFaults::current().map(Self)
     }
@@ -112,12 +114,12 @@ impl Ranges {
         self.0.snapshots.change(change);
     }
 
-    /// Returns whether a region or a snapshot has a part of the range.
+    /// Returns true if a region or a snapshot has a part of the range.
     pub fn have_part_of(self, range: &Range<usize>) -> bool {
         self.0.regions.has_part_of(range) || self.0.snapshots.has_part_of(range)
     }
 
-    /// Like [`Registry::hold`]. Who settles it waits for no region's fault.
+    /// Like [`Registry::hold`]. A thread that settles the table does not wait for a region's fault.
     pub fn hold(self, blocked: &SignalsBlocked) -> HeldTable<'_, dyn Faults> {
         self.0.snapshots.hold(blocked)
     }
@@ -156,7 +158,8 @@ impl ProcessFaults {
         CURRENT.get_or_make(Self::after)
     }
 
-    /// Makes one that serves nothing yet, in a process that was forked from `parent`'s if there is one.
+    /// Makes a value without ranges, in a process that was forked from a process with `parent`, if
+    /// there is one.
     fn after(parent: Option<&Self>) -> rustix::io::Result<Self> {
         let hooks = parent.map(|parent| &*parent.hooks);
         Ok(Self {
@@ -176,21 +179,21 @@ impl ProcessFaults {
         self.installer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Installs the handler of SIGBUS if the handler in force is one that we know.
+    /// Installs the handler of SIGBUS if the current handler is a known one.
     fn see_that_handler_is_installed(&self) -> Result<(), FaultError> {
         let _installer = self.lock_handlers();
         self.hooks.bus.install()
     }
 
-    /// Installs the handlers over those that have replaced them.
+    /// Installs the handlers again over those that have replaced them.
     fn reclaim(&self) -> rustix::io::Result<()> {
         let _installer = self.lock_handlers();
         self.hooks.bus.reclaim()?;
         self.hooks.segv.reclaim()
     }
 
-    /// Serves the access that a signal tells of, if that is ours to serve. Without a frame of its own, of which a signal
-    /// stack has no room to spare.
+    /// Handles the access of a signal, if it is hugekit's. Without a stack frame of its own,
+    /// because a signal stack is small.
     #[inline(always)]
     fn serve(&self, cause: Cause, access: Access, blocked: &SignalsBlocked) -> bool {
         if !self.mark.is_ours() {
@@ -210,8 +213,8 @@ impl ProcessFaults {
         }
     }
 
-    /// Serves a write that a mapping's rights forbid, if that is ours to serve. Snapshots forbid nothing. As
-    /// above.
+    /// Handles a write that a mapping's rights forbid, if it is hugekit's. Snapshots forbid no
+    /// writes by rights. Without a stack frame of its own.
     #[inline(always)]
     fn serve_forbidden(&self, address: usize, blocked: &SignalsBlocked) -> bool {
         let serve = |faults: &(dyn Faults + 'static)| faults.serve_forbidden(address, blocked);
@@ -237,7 +240,7 @@ impl ProcessFaults {
     }
 }
 
-/// Has both handlers installed.
+/// Installs both handlers.
 pub(super) fn install_handlers() -> Result<(), FaultError> {
     let process = ProcessFaults::current()
         .map_err(|errno| FaultError::Kernel { call: "mmap", source: errno.into() })?;
@@ -246,13 +249,14 @@ pub(super) fn install_handlers() -> Result<(), FaultError> {
     process.hooks.segv.install()
 }
 
-/// Returns whether a copy of the calling thread that faults is abandoned. Async-signal-safe.
+/// Returns true if a copy of the calling thread that faults is abandoned. Async-signal-safe.
 pub(super) fn abandons_copies() -> bool {
     let in_force = |Hooks { bus, segv, .. }: &Hooks| bus.is_in_force() && segv.is_in_force();
     CURRENT.last().is_some_and(|process| in_force(&process.hooks))
 }
 
-/// Has writes that a mapping's rights forbid come to us, too, in every thread that takes SIGSEGV. As for SIGBUS.
+/// Makes hugekit's handler also get writes that a mapping's rights forbid, in every thread that
+/// does not block SIGSEGV.
 pub fn serve_forbidden_writes() -> Result<(), FaultError> {
     if is_blocked(libc::SIGSEGV) {
         return Err(FaultError::Blocked);
@@ -274,7 +278,7 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, context: *mu
     }
 }
 
-/// Async-signal-safe, as the other one.
+/// Async-signal-safe, like [`on_sigbus`].
 extern "C" fn on_sigsegv(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let serve = |process: &ProcessFaults, access, blocked: &SignalsBlocked| {
         // SAFETY: what the kernel gave us.
@@ -292,11 +296,11 @@ struct Delivered {
     context: *mut c_void,
 }
 
-/// Serves an access that the kernel could not carry out, abandons the copy that it is part of, or leaves it to the
-/// handler that had the signal before.
+/// Handles an access that the kernel could not perform, abandons the copy that contains it, or
+/// passes the signal to the former handler.
 ///
 /// # Safety
-/// Called by a handler of ours, with what the kernel gave it.
+/// A handler of hugekit calls this, with the arguments from the kernel.
 unsafe fn on_fault(
     Delivered { info, context }: Delivered,
     is_fault: bool,

@@ -1,6 +1,6 @@
-//! Signals that come late: a thread writes to protected memory, and before its handler runs, the snapshot that had
-//! protected it has lifted that and gone. The range is unknown then, but the access only wants to be tried
-//! again.
+//! Late signals: a thread writes to protected memory, and before its handler runs, the snapshot has
+//! lifted the protection and was removed. The range is unknown then, and the access only has to be
+//! repeated.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,15 +13,15 @@ use crate::pool::FaultError;
 use hugekit_sys::pagemap::PageMap;
 use hugekit_sys::peek;
 
-/// So often in a row one address is tried again before its signal counts as foreign.
+/// The number of successive repetitions at one address before its signal counts as foreign.
 const TRIES: usize = 1000;
 
-/// Like [`TRIES`], where the page is protected at this moment: by the guard of a snapshot's edge, at which no access
-/// fails, or by a userfaultfd of other code, whose handler should not wait long.
+/// Like [`TRIES`], if the page is protected at this moment: by the guard of a snapshot's edge, at
+/// which no access fails, or by a userfaultfd of other code, whose handler should not wait long.
 const TRIES_PROTECTED: usize = 16;
 
-/// A try that comes so much later is not in a row with the one before: a page that is written all the time may meet
-/// thousands of snapshots.
+/// The time after which a repetition does not count as successive: a page that is written all the
+/// time may have thousands of snapshots.
 const LATER: Duration = Duration::from_millis(10);
 
 /// The record that distinguishes a late signal from a foreign one. Empty before any program asks for it.
@@ -29,7 +29,7 @@ const LATER: Duration = Duration::from_millis(10);
 pub(super) struct Late {
     pagemap: OnceLock<PageMap>,
     last: AtomicUsize,
-    /// When that was tried last, in nanoseconds of the monotonic clock.
+    /// The time of the last repetition, in nanoseconds of the monotonic clock.
     tried: AtomicU64,
     tries: AtomicUsize,
 }
@@ -40,7 +40,7 @@ impl Late {
         Self { pagemap: OnceLock::new(), last, tried: AtomicU64::new(0), tries }
     }
 
-    /// From now on there are ranges whose signals may come late.
+    /// Records that there are ranges now whose signals may be late.
     pub(super) fn begin(&self) -> Result<(), FaultError> {
         if self.pagemap.get().is_none() {
             let opened = PageMap::open().map_err(|errno| FaultError::Kernel {
@@ -52,9 +52,9 @@ impl Late {
         Ok(())
     }
 
-    /// Returns whether the address, which is in no range, is memory that the kernel has no lasting reason to refuse: it
-    /// can be read and belongs to no file. Bounded, because the kernel may have a reason all the same.
-    /// Async-signal-safe.
+    /// Returns true if the address, which is in no range, is memory that the kernel has no lasting
+    /// reason to refuse: it can be read and belongs to no file. Bounded, because the kernel may
+    /// have a reason all the same. Async-signal-safe.
     pub(super) fn may_be_tried_again(&self, address: usize) -> bool {
         let Some(pagemap) = self.pagemap.get() else { return false };
         let page = address - address % page_size();
@@ -69,7 +69,8 @@ impl Late {
         }
     }
 
-    /// Returns whether the access may be tried again where nothing keeps it from passing. Async-signal-safe.
+    /// Returns true if the access may be tried again where nothing keeps it from passing.
+    /// Async-signal-safe.
     pub(super) fn bears_another_try(&self, address: usize) -> bool {
         !self.is_worn_out(address, TRIES)
     }

@@ -1,16 +1,16 @@
-//! Faults that hugekit serves: memory that is made ready at the first access.
+//! Handling of faults by hugekit: memory is made ready at the first access.
 //!
-//! A region with [`Clearing::OnFault`] that is not completely clean is registered with
-//! userfaultfd(2). The first access to a folio is then a fault that hugekit serves. hugekit clears
-//! the folio through the pool's own mapping and then shows it. The bytes near the accessed address
-//! are cleared last and stay cached, and the rest is streamed. A region that is completely clean is
-//! not registered.
+//! If a region with [`Clearing::OnFault`] contains dirty memory, it is registered with
+//! userfaultfd(2). Then the first access to a folio is a fault that hugekit handles. hugekit clears
+//! the folio through the pool's own mapping, and then maps the folio for the access. The bytes near
+//! the accessed address are cleared last and stay in the cache; the rest is streamed. A completely
+//! clean region is not registered.
 //!
-//! There are two fault modes ([`FaultMode`]). *In place*, the faulting thread itself serves the
-//! fault in a handler of SIGBUS, without privilege, another thread or a wake-up. But an access by
-//! the kernel for the process fails and does not wait: a system call returns EFAULT, and KVM exits
-//! from the guest as it does for a device. *Threaded*, handler threads serve every access. A
-//! program notices only that the access takes longer.
+//! There are two fault modes ([`FaultMode`]). *In place*, the faulting thread itself handles the
+//! fault in a handler of SIGBUS, without privileges, another thread or a wake-up. But an access by
+//! the kernel for the process fails instead of waiting: a system call returns EFAULT, and KVM exits
+//! from the guest as for a device access. *Threaded*, handler threads handle all accesses. A
+//! program notices only that the access lasts longer.
 //!
 //! `README.md` beside this file draws the states and locks, and lists the races that were
 //! considered.
@@ -39,35 +39,37 @@ use hugekit_bulk::populate::PopulateError;
 use hugekit_bulk::sweep::GIGANTIC_OVER_BYTES;
 use hugekit_sys::thread::SignalsBlocked;
 
-/// The access that faulted.
+/// The kind of the access that faulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It reads.
+    /// The access is a read.
     Read,
-    /// It writes.
+    /// The access is a write.
     Write,
-    /// This CPU's context does not say.
+    /// The CPU's context does not tell the kind.
     Unknown,
 }
 
-/// The outcome of a write that a mapping's rights forbid.
+/// The outcome of a write that the rights of a mapping forbid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forbidden {
-    /// It passes now.
+    /// The write succeeds when it is repeated.
     Served,
-    /// There was nothing to do: another thread's write was served since, or the program itself forbids it.
+    /// Nothing was done: another thread's write has already made the page writable, or the program
+    /// itself forbids the write.
     NotHeldBack,
-    /// It is not ours, or cannot be served.
+    /// The address is not hugekit's, or the write cannot be handled.
     Refused,
 }
 
-/// Something that knows what is to be done about faults at some addresses. Handlers of either kind call it, with their
-/// signals blocked.
+/// A handler of faults at a set of addresses. The signal handler or a handler thread calls its
+/// methods, with the signals of faults blocked.
 pub trait Faults: Debug + Send + Sync {
-    /// The descriptor that the addresses are registered with.
+    /// Returns the descriptor that the addresses are registered with.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Sees to it that an access at an address of its own gets further. Async-signal-safe.
+    /// Makes an access to an address of this handler succeed when it is repeated.
+    /// Async-signal-safe.
     fn serve(
         &self,
         address: usize,
@@ -75,66 +77,71 @@ pub trait Faults: Debug + Send + Sync {
         blocked: &SignalsBlocked,
     ) -> Result<(), PopulateError>;
 
-    /// Sees to it that a write which a mapping's rights forbid gets further. Async-signal-safe.
+    /// Makes a write that the rights of a mapping forbid succeed when it is repeated.
+    /// Async-signal-safe.
     fn serve_forbidden(&self, _address: usize, _blocked: &SignalsBlocked) -> Forbidden {
         Forbidden::Refused
     }
 
-    /// After that failed in a handler thread: threads that wait may not wait for ever.
+    /// Leaves an address to the kernel after `serve` failed in a handler thread, so that the
+    /// waiting threads continue.
     ///
     /// # Errors
-    /// The kernel refuses even that.
+    /// The kernel's error if it refuses this, too.
     fn leave(&self, address: usize, blocked: &SignalsBlocked) -> rustix::io::Result<()>;
 
-    /// Leaves every address to the kernel, and what it shows must be right: for when no thread is there to
-    /// serve faults any more.
+    /// Leaves every address to the kernel when no thread is left that could handle faults. After
+    /// the call, each address must have the right content.
     ///
     /// # Errors
-    /// All is right, but the kernel does not let go of it: the descriptor is to be abandoned.
+    /// The kernel's error if it keeps the registration. The content is right, and the caller must
+    /// abandon the descriptor.
     fn give_up(&self, blocked: &SignalsBlocked) -> rustix::io::Result<()>;
 
-    /// The memory at an address is broken: no user is shown it any more, and the pool never gets it back.
-    /// Async-signal-safe.
+    /// Marks the memory at an address as broken. No user ever accesses it again, and the pool never
+    /// gets it back. Async-signal-safe.
     fn break_(&self, address: usize, blocked: &SignalsBlocked);
 }
 
-/// Threads that may serve the faults of one region: far more than pay off anywhere, and few enough to start at once.
+/// The highest number of threads for the faults of one region. More threads than this gain nothing
+/// on any machine, and this many can still be started at once.
 pub const MOST_THREADS: usize = 256;
 
-/// Who handles the faults of a region.
+/// The mode in which the faults of a region are handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultMode {
-    /// A thread of the region, if this process may handle faults of system calls and of KVM;
-    /// otherwise in place. [`Serving`] reports which.
+    /// Threaded, with one thread, if this process may handle faults of system calls and of KVM.
+    /// Otherwise in place. [`Serving`] reports the chosen mode.
     #[default]
     Auto,
-    /// The faulting thread, in a handler of SIGBUS, or of SIGSEGV for forks on transparent huge
-    /// pages.
+    /// In place: the faulting thread handles the fault in a handler of SIGBUS, or of SIGSEGV for
+    /// forks on transparent huge pages.
     ///
-    /// Not for guest memory. A system call that writes to the memory fails with EFAULT unless
-    /// [`prepare_write`](crate::Region::prepare_write) came first.
+    /// Not for guest memory. A system call that writes to the memory fails with EFAULT unless the
+    /// program called [`prepare_write`](crate::Region::prepare_write) before.
     InPlace,
-    /// This many threads of the region. One is fastest on most machines, because a second one is
-    /// woken on another CPU.
+    /// Threaded: this number of threads of the region handles the faults. One thread is fastest on
+    /// most machines, because a second thread is woken on another CPU.
     Threaded {
-        /// The number of threads: at least one, and [`MOST_THREADS`] at most.
+        /// The number of threads, from 1 to [`MOST_THREADS`].
         threads: usize,
     },
 }
 
-/// The way in which the faults of a region are handled.
+/// The mode in which the faults of a region are handled, and the reason for it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Serving {
-    /// [`FaultMode::InPlace`] or [`FaultMode::Threaded`].
+    /// The mode: [`FaultMode::InPlace`] or [`FaultMode::Threaded`].
     pub fault_mode: FaultMode,
-    /// The reason why [`FaultMode::Auto`] handles faults in place; `None` if it does not.
+    /// The reason why [`FaultMode::Auto`] handles faults in place. `None` if faults are not handled
+    /// in place, or if the caller requested it.
     pub fallback: Option<FaultError>,
 }
 
 impl Serving {
-    /// Makes a report of how faults are served, and why not by threads if [`FaultMode::Auto`] falls back.
+    /// Makes a report of the mode, and of the reason if [`FaultMode::Auto`] falls back to in place.
     #[doc(hidden)]
     #[must_use]
     pub fn new(fault_mode: FaultMode, fallback: Option<FaultError>) -> Self {
@@ -142,11 +149,11 @@ impl Serving {
     }
 }
 
-/// Bytes of the largest page that a signal handler clears. A handler works alone, and a page of 1 GiB would take it too
-/// long.
+/// Bytes of the largest page that a signal handler clears. A handler works alone, and clearing a
+/// page of 1 GiB would last too long.
 const MOST_IN_PLACE: usize = GIGANTIC_OVER_BYTES;
 
-/// Returns whether faults of this backing can be handled in this way.
+/// Returns true if faults of this backing can be handled in this way.
 pub(crate) fn suits(backing: Backing, fault_mode: FaultMode) -> bool {
     backing.page_size() <= MOST_IN_PLACE || fault_mode != FaultMode::InPlace
 }

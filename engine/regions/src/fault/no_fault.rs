@@ -1,7 +1,8 @@
-//! Copying memory that its owner may unmap or forbid meanwhile. Loads stream, and end the process where there is
-//! nothing to load; the kernel's copy (`sys/peek.rs`) answers, and does not stream. So the bytes are loaded by a
-//! copy that our handlers of SIGBUS and SIGSEGV *abandon*, as long as those are in force and the thread takes
-//! these signals, and the kernel is asked where they are not, and what is to be said of a copy that was abandoned.
+//! Copies of memory that its owner may unmap or forbid meanwhile. Loads can stream, but end the
+//! process at a missing page. The kernel's copy (`sys/peek.rs`) returns an error instead, but does
+//! not stream. So the bytes are loaded by a copy that hugekit's handlers of SIGBUS and SIGSEGV
+//! *abandon* at a fault, if these handlers are installed and the thread does not block the signals.
+//! Otherwise, and after an abandoned copy, the kernel copies.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -14,10 +15,11 @@ use hugekit_bulk::sweep::Reach;
 use hugekit_bulk::{Reuse, copy_routine_for};
 use hugekit_sys::peek;
 
-/// Shorter copies are the kernel's: to look at the handlers takes three system calls.
+/// The length in bytes from which loads are used. Shorter copies are the kernel's, because checking
+/// the handlers needs three system calls.
 const LEAST: usize = 64 << 10;
 
-/// Has copies be abandoned where they fault, if this process's handlers can be had.
+/// Makes copies be abandoned at a fault, if this process's handlers can be installed.
 pub fn prepare() {
     if !abandonable::prepare() {
         return;
@@ -27,18 +29,18 @@ pub fn prepare() {
     }
 }
 
-/// Copies pieces of the memory at `source` to the same offsets of `destination`, in the order in which they
-/// come. Each by the routine that is the choice for its length, far from where a thread goes on or near it.
-/// Async-signal-safe.
+/// Copies pieces of the memory at `source` to the same offsets of `destination`, in the order of
+/// the pieces. Each piece is copied by the routine for its length and its reach. Async-signal-safe.
 ///
 /// # Errors
-/// `EFAULT` if some of it cannot be read, or not be written; what was written is lost then.
+/// `EFAULT` if a byte cannot be read or written. The content of the destination is then
+/// unspecified.
 ///
 /// # Panics
 /// If there are more than [`peek::PIECES`].
 ///
 /// # Safety
-/// `destination` is valid for writes of all pieces, and no other thread uses it.
+/// `destination` is valid for writes of all pieces, and no other thread accesses it.
 pub unsafe fn copy(
     destination: *mut u8,
     source: usize,
@@ -63,7 +65,7 @@ pub unsafe fn copy(
     unsafe { peek::copy(destination, source, pieces.map(|(piece, _)| piece)) }
 }
 
-/// Bytes that no thread uses soon are far from where one goes on.
+/// Returns far for bytes that no thread uses soon, and near for all others.
 pub fn reach_of(reuse: Reuse) -> Reach {
     if reuse == Reuse::None { Reach::Far } else { Reach::Near }
 }

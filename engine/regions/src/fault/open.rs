@@ -1,4 +1,4 @@
-//! Descriptors of userfaultfd(2) that can do what is needed, or the reason why there are none.
+//! Descriptors of userfaultfd(2) with the required features, or the reason why there are none.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -21,24 +21,24 @@ type Open = fn() -> io::Result<OwnedFd>;
 pub enum Of {
     /// First accesses to memory of a pool.
     FirstAccesses(Backing),
-    /// First accesses to memory of a pool, and writes to what is shared there.
+    /// First accesses to memory of a pool, and writes to its shared memory.
     SharedWrites(Backing),
     /// Writes to private memory.
     PrivateWrites(Untouched),
-    /// Writes to private memory, which the kernel lets pass and notes in the page table.
+    /// Writes to private memory, which the kernel permits and records in the page table.
     NotedWrites,
 }
 
 /// The way to write-protect private pages that no thread has touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Untouched {
-    /// Like all other pages.
+    /// By marks, like all other pages.
     Marked,
-    /// They cannot be: the page of zeroes is mapped there first, as by a read.
+    /// Not at all: the page of zeroes is mapped there first, as by a read.
     Zeroes,
 }
 
-/// The features that a watch of writes to a pool's memory needs.
+/// The features that are needed to watch writes to a pool's memory.
 const SHARED_WRITES: Features = Features::WRITE_PROTECT.with(Features::WRITE_PROTECT_SHARED);
 
 impl Of {
@@ -77,13 +77,13 @@ fn first_accesses(backing: Backing) -> Features {
     }
 }
 
-/// Returns whether any process that may advise this one can have huge pages of this memory mapped without a fault,
-/// unless writes to it are watched too.
+/// Returns true if any process that may advise this one can have huge pages of this memory mapped
+/// without a fault, unless writes to it are watched too.
 pub(super) fn is_collapsible(backing: Backing) -> bool {
     !backing.is_reserved() && mapping::can_collapse()
 }
 
-/// Opens a descriptor whose faults raise SIGBUS in the faulting thread. Any process may have one.
+/// Opens a descriptor whose faults raise SIGBUS in the faulting thread. Every process may open one.
 pub fn for_serving_in_place(of: Of) -> Result<OwnedFd, FaultError> {
     accesses_are_the_cpus()?;
     // Before Linux 5.11 there is no flag for faults of user code alone.
@@ -92,7 +92,8 @@ pub fn for_serving_in_place(of: Of) -> Result<OwnedFd, FaultError> {
     enable(descriptor, of, Features::SIGBUS, &ways)
 }
 
-/// Opens a descriptor from which faults are read, also those of system calls and of KVM.
+/// Opens a descriptor from which handler threads read faults, also those of system calls and of
+/// KVM.
 pub fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
     accesses_are_the_cpus()?;
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
@@ -107,7 +108,8 @@ pub fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
     enable(descriptor, of, Features::THREAD_ID, &ways)
 }
 
-/// Opens a descriptor for writes to private memory. Also returns how it protects untouched pages.
+/// Opens a descriptor for writes to private memory. Also returns the way in which it protects
+/// untouched pages.
 pub fn for_private_writes(
     open: fn(Of) -> Result<OwnedFd, FaultError>,
 ) -> Result<(OwnedFd, Untouched), FaultError> {
@@ -118,7 +120,8 @@ pub fn for_private_writes(
     }
 }
 
-/// Opens a descriptor that notes writes. No access is refused or waits. Any process may have one.
+/// Opens a descriptor that records writes. No access is refused or waits. Every process may open
+/// one.
 pub fn for_watching() -> Result<OwnedFd, FaultError> {
     let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
@@ -138,16 +141,18 @@ fn from_device() -> io::Result<OwnedFd> {
     userfaultfd::new_from_device(Path::new(DEVICE))
 }
 
-/// Valgrind runs one thread at a time, and none while one waits in the kernel for a fault to be served, because it does
-/// not know that an access may wait: the thread that is to serve it never runs, and no signal reaches the program. And a handler
-/// of SIGBUS returns to registers as they were some instructions before the access, unless Valgrind is told otherwise
-/// (`--vex-iropt-register-updates=allregs-at-mem-access`), so that the program goes on wrong.
+/// Returns an error under Valgrind, for two reasons. Valgrind runs one thread at a time, and none
+/// while a thread waits in the kernel for a fault, because it does not know that an access may
+/// wait. So the handler thread never runs, and no signal reaches the program. And a handler of
+/// SIGBUS returns to registers from some instructions before the access, unless
+/// `--vex-iropt-register-updates=allregs-at-mem-access` is set, so the program would continue with
+/// wrong values.
 fn accesses_are_the_cpus() -> Result<(), FaultError> {
     if arch::runs_on_valgrind() { Err(FaultError::OnValgrind) } else { Ok(()) }
 }
 
-/// Returns the descriptor of the first way that works, otherwise the error of the first way. A system-call filter may
-/// end the process that asks, so it is asked for such a filter first.
+/// Returns the descriptor of the first way that works, or else the error of the first way. A
+/// system-call filter may end the process for the call, so the filter is checked first.
 fn first_of(ways: &[Open]) -> io::Result<OwnedFd> {
     if process::is_filtered() && !userfaultfd::may_be_asked_for() {
         return from_device().map_err(|_| Errno::PERM);
@@ -192,7 +197,7 @@ fn names(missing: Features) -> Vec<&'static str> {
     NAMES.into_iter().filter(is_missing).map(|(_, name)| name).collect()
 }
 
-/// Returns why no descriptor could be opened, by the rules of the kernel.
+/// Returns the reason why no descriptor could be opened, according to the rules of the kernel.
 fn refusal(errno: Errno, user_mode: bool) -> FaultError {
     let unexplained = || FaultError::Kernel { call: "userfaultfd", source: errno.into() };
     let Ok(found) = Userfaultfd::read(&Root::default()) else { return unexplained() };

@@ -1,9 +1,10 @@
-//! Which addresses are served in place, as a signal handler can look it up: a sorted table that is
+//! The addresses whose faults are handled in place, for signal handlers: a sorted table that is
 //! [published](Published) as a whole.
 //!
-//! A thread that reads or changes a table has its signals blocked. Its own signal handler could touch memory that
-//! another thread is about to protect, and would then be sent away again and again until that thread is done
-//! (`Arming` in `hugekit-snapshots`), which waits for exactly this reader, or for the lock that this writer holds.
+//! A thread that reads or changes a table has its signals blocked. Otherwise its own signal handler
+//! could touch memory that another thread is about to protect. The handler would then fault
+//! repeatedly until that thread is done (`Arming` in `hugekit-snapshots`), and that thread waits
+//! for this reader, or for the lock of this writer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,18 +14,18 @@ use rustix::io;
 use hugekit_sys::sync::{self, Published};
 use hugekit_sys::thread::{SignalsBlocked, without_signals};
 
-/// Ascending, disjoint ranges and what is there.
+/// Ascending, disjoint ranges, each with its entry.
 pub(crate) type RangeTable<T> = Vec<(Range<usize>, Arc<T>)>;
 
 /// A table that only its holder changes.
 pub type HeldTable<'a, T> = sync::PublishedGuard<'a, RangeTable<T>>;
 
-/// Ranges of addresses and what is there, looked up without a lock.
+/// Ranges of addresses with entries, which are found without a lock.
 #[derive(Debug)]
 pub struct Registry<T: ?Sized>(Published<RangeTable<T>>);
 
 impl<T: ?Sized + Send + Sync> Registry<T> {
-    /// A registry without ranges.
+    /// Returns a registry without ranges.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Published::new(Vec::new())?))
     }
@@ -44,17 +45,17 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
         })
     }
 
-    /// Like [`with`](Self::with), called by a thread whose signals are not blocked.
+    /// Like [`with`](Self::with), for a thread whose signals are not blocked.
     pub fn with_shielded<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
         without_signals(|blocked| self.with(address, blocked, read))
     }
 
-    /// Whatever there is anywhere. As [`with`](Self::with).
+    /// Calls `read` with every entry. Conditions as for [`with`](Self::with).
     pub fn for_each(&self, blocked: &SignalsBlocked, mut read: impl FnMut(&T)) {
         self.0.read(blocked, |table| table.iter().for_each(|(_, what)| read(what)));
     }
 
-    /// Returns whether anything is anywhere in a range.
+    /// Returns true if a part of a range has an entry.
     pub(crate) fn has_part_of(&self, range: &Range<usize>) -> bool {
         let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
         let is_there = |table: &RangeTable<T>| table.iter().any(|(other, _)| overlaps(other));
@@ -69,8 +70,8 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
         });
     }
 
-    /// Cuts the range that begins there to `len` bytes, or removes it if that is 0. No thread reads what was
-    /// cut off any more when this returns.
+    /// Shortens the range that begins at `start` to `len` bytes, or removes it if `len` is 0. When
+    /// the call returns, no thread reads the removed part any more.
     pub(super) fn resize(&self, start: usize, len: usize) {
         self.change(|table| {
             table.iter_mut().filter(|(range, _)| range.start == start).for_each(|(range, _)| {
@@ -80,13 +81,13 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
         });
     }
 
-    /// Keeps others from changing it.
+    /// Prevents other threads from changing the table.
     pub fn hold<'a>(&'a self, blocked: &'a SignalsBlocked) -> HeldTable<'a, T> {
         self.0.hold(blocked)
     }
 
-    /// Changes all of it at once; it stays ascending and disjoint. No thread reads the old one any more when
-    /// this returns.
+    /// Changes the whole table at once. It must stay ascending and disjoint. When the call returns,
+    /// no thread reads the old table any more.
     pub fn change(&self, change: impl FnOnce(&mut RangeTable<T>)) {
         without_signals(|blocked| {
             self.0.replace(blocked, |table| {

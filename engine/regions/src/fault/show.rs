@@ -1,4 +1,4 @@
-//! Entering into the page tables what a file has.
+//! Mapping the pages of a file in the page tables.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -9,10 +9,12 @@ use rustix::param::page_size;
 use crate::pool::Backing;
 use hugekit_sys::userfaultfd;
 
-/// Maps the pages of this backing that the file has for these addresses, protected from writes or not, and wakes the
-/// threads that wait there; page by page where some are mapped already, or where the owner has split the mapping, which
-/// advice and locks for a part of it do. Whether it met one of these: threads that wait there may have to be woken.
-/// Async-signal-safe.
+/// Maps the pages that the file has for these addresses, protected from writes if `protected`, and
+/// wakes the threads that wait there. Async-signal-safe.
+///
+/// A page that is mapped already is skipped. If the owner's advice or locks for a part of the range
+/// have split the mapping, the pages are mapped one by one. In both cases the function returns
+/// true: the caller may have to wake waiting threads.
 pub(crate) fn show(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,

@@ -1,19 +1,21 @@
-//! Faults that handler threads serve, each blocked in read(2) on the region's descriptor.
+//! Faults that handler threads handle. Each thread blocks in read(2) on the region's descriptor.
 //!
-//! A thread that blocks in read(2) cannot be told to stop by another descriptor, and waiting for two
-//! costs 0.7 µs a fault. So every region has a *bell*: a private page for each thread, served by the same
-//! descriptor. Who wants a thread to stop touches a page, and waits as for any other fault; the thread
-//! that is told of it leaves that page to the kernel, which lets the toucher go on, and ends.
+//! A thread that blocks in read(2) cannot be stopped through another descriptor, and waiting for
+//! two descriptors costs 0.7 µs per fault. So every region has a *bell*: a private page for each
+//! thread, whose faults the same descriptor reports. To stop a thread, the stopper touches a page,
+//! and waits as for any other fault. The thread that receives this fault leaves the page to the
+//! kernel, which lets the stopper continue, and ends.
 //!
 //! Others touch these pages as well: `mlockall`(2), another process by `process_vm_readv`(2). So a page counts
 //! as *rung* only if that was noted before. A page that others have touched is made ready to be touched again. One lock
 //! covers both sides: otherwise a thread could leave the page to the kernel after it was made ready, and no thread would
 //! hear the touch.
 //!
-//! A wake-up on the CPU of the thread that faulted costs 8 µs in all, on another one that sleeps 60 to 110.
-//! The scheduler wakes a thread where it ran last if that CPU is idle, so one that begins on the wrong one
-//! stays there. Therefore a handler *follows*: it looks now and then where the thread is that it has just
-//! served, and goes there. `docs/decisions/0010-fault-placement.md` has the figures.
+//! A wake-up on the CPU of the faulting thread costs 8 µs in all, and 60 to 110 µs on another
+//! sleeping CPU. The scheduler wakes a thread on its last CPU if that is idle, so a handler that
+//! begins on the wrong CPU stays there. Therefore a handler *follows*: from time to time it reads
+//! the CPU of the thread that it has just served, and moves there.
+//! `docs/decisions/0010-fault-placement.md` contains the figures.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -35,7 +37,7 @@ use hugekit_sys::thread::{
 };
 use hugekit_sys::userfaultfd::{self, Fault};
 
-/// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
+/// The handler threads of one region. Call [`stop`](Self::stop) before its addresses are unmapped.
 #[derive(Debug)]
 pub struct Handlers {
     served: Arc<dyn Faults>,
@@ -44,9 +46,9 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// Starts so many threads, or none, and waits until all of them serve. A thread that begins allocates, and the
-    /// memory that it is to serve may be the allocator's: from then on it writes to nothing but its stack and
-    /// memory of our own.
+    /// Starts `count` threads, or none, and waits until all of them work. A starting thread
+    /// allocates, and its region may be the allocator's memory. After the start, it writes only to
+    /// its stack and to private memory of hugekit.
     pub fn start(served: &Arc<dyn Faults>, count: usize) -> Result<Self, FaultError> {
         if count == 0 {
             return Err(FaultError::NoThreads);
@@ -83,7 +85,7 @@ impl Handlers {
         self.threads.len()
     }
 
-    /// Ends the threads and waits for them. In the process that started them.
+    /// Ends the threads and waits for them. Only the process that started them may call this.
     pub fn stop(self) {
         for (index, _) in self.threads.iter().enumerate() {
             self.bell.ring(self.served.descriptor(), index);
@@ -93,20 +95,21 @@ impl Handlers {
         let _ = unsafe { self.bell.pages.unmap() };
     }
 
-    /// In a forked child, which has no such threads to wait for: nothing but their stacks stays.
+    /// Forgets the threads in a forked child, which does not have them. Only their stacks remain.
     pub(crate) fn forget(self) {
         drop(self);
     }
 }
 
-/// A page for each thread. Touching it, once that was noted, makes one of them end.
+/// A page for each thread. A touch of the page, after it was recorded, makes one of the threads
+/// end.
 #[derive(Debug)]
 struct Bell {
     pages: UntouchedPages,
     /// For each page: true if it was rung and no thread has ended for it yet. Changed under the lock below. Both lie
     /// in memory that no snapshot protects, because threads that serve faults write them.
     rung: OwnWords<AtomicU8>,
-    /// Threads that have not ended: each hears one ring.
+    /// The number of threads that have not ended. Each receives one ring.
     listeners: Private<Mutex<usize>>,
 }
 
@@ -133,12 +136,13 @@ impl Bell {
         }
     }
 
-    /// With signals blocked, because handler threads take it.
+    /// Locks the number of listeners. Signals are blocked, because handler threads lock it, too.
     fn listeners<'a>(&'a self, _: &'a SignalsBlocked) -> MutexGuard<'a, usize> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when a thread has heard it, or none is there to hear it. By one thread at a time.
+    /// Rings. Returns when a thread has received the ring, or when there is no thread. Only one
+    /// thread may call this at a time.
     fn ring(&self, descriptor: BorrowedFd<'_>, index: usize) {
         let is_heard = without_signals(|blocked| {
             let listeners = self.listeners(blocked);
@@ -165,14 +169,14 @@ impl Bell {
         self.pages.forget(index * page_size()..(index + 1) * page_size());
     }
 
-    /// Faults at a page, if none has before.
+    /// Touches a page, which faults if it is untouched.
     fn touch(&self, index: usize) {
         let page = self.pages.start().as_ptr().wrapping_add(index * page_size());
         // SAFETY: a page of this process's own mapping, which is there until all threads have ended.
         unsafe { page.read_volatile() };
     }
 
-    /// Lets the thread that touched a page go on; whether the one that was told of it is to end.
+    /// Lets the thread that touched a page continue. Returns true if the receiving thread must end.
     fn answer(
         &self,
         descriptor: BorrowedFd<'_>,
@@ -185,10 +189,10 @@ impl Bell {
         Ok(self.rung[index].swap(0, Ordering::Relaxed) == 1)
     }
 
-    /// A thread ends. After the last one, touches are left to the kernel.
+    /// Ends a thread. After the last thread, the kernel handles touches.
     ///
     /// # Errors
-    /// The kernel refuses what it is asked.
+    /// The kernel's error if it refuses a call.
     fn leave(
         &self,
         descriptor: BorrowedFd<'_>,
@@ -205,18 +209,18 @@ impl Bell {
     }
 }
 
-/// The CPU of a handler thread, which is looked up less often while it stays right. The thread is pinned: unpinned, it
-/// is woken on another CPU that is idle, where there is one.
+/// The CPU of a handler thread. It is checked less often while it stays right. The thread is
+/// pinned, because otherwise it would be woken on another idle CPU.
 struct Following {
-    /// CPUs that it may run on, if there is a choice.
+    /// The CPUs on which the thread may run, if there is a choice.
     allowed: Option<CpuSet>,
     watched: Option<Watched>,
-    /// Faults until the next look, and how many there were to be.
+    /// The number of faults until the next check, and the whole interval.
     left: u32,
     interval: u32,
 }
 
-/// A look costs a few microseconds: one in so many faults at least.
+/// The longest interval between checks, in faults. A check costs a few microseconds.
 const LONGEST_INTERVAL: u32 = 15;
 
 impl Following {
@@ -225,7 +229,7 @@ impl Following {
         Self { allowed, watched: None, left: 0, interval: 0 }
     }
 
-    /// After a fault of this thread was served.
+    /// Follows this thread after its fault was handled.
     fn follow(&mut self, thread: u32) {
         let Some(allowed) = self.allowed.as_ref() else { return };
         if self.left > 0 {
@@ -274,11 +278,11 @@ fn serve_or_give_up(
     }
 }
 
-/// Serves faults until the bell rings, which it answers.
+/// Handles faults until the bell rings.
 ///
 /// # Errors
-/// The kernel refuses that, or what serving takes, or to tell of faults: the descriptor was abandoned, or another
-/// library closed it, or a system-call filter was installed.
+/// The kernel's error. It refuses the answer, a call of the handler, or the read of faults: the
+/// descriptor was abandoned, another library closed it, or a system-call filter was installed.
 fn serve_until_rung(
     descriptor: BorrowedFd<'_>,
     bell: &Bell,
@@ -296,9 +300,10 @@ fn serve_until_rung(
     }
 }
 
-/// Dropped by a thread that dies, or whom the kernel refuses to serve: threads that fault from then on must not wait
-/// for it. All is left to the kernel, the bell too. If the kernel refuses even that, the descriptor is abandoned;
-/// threads that are reading it keep it open, so one of them is told by a fault of our own, and does the same.
+/// Dropped by a thread that panics, or to which the kernel refuses a call. Threads that fault
+/// afterwards must not wait for this thread, so everything is left to the kernel, the bell too. If
+/// the kernel refuses even that, the descriptor is abandoned. Threads that are reading it keep it
+/// open, so a fault of hugekit's own notifies one of them, which does the same.
 struct LastResort<'a> {
     served: &'a dyn Faults,
     bell: &'a Bell,

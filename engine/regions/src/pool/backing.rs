@@ -1,4 +1,4 @@
-//! How a pool came to what it is made of.
+//! The choice of a pool's backing.
 
 use super::PoolError;
 use hugekit_sys::backing::Backing;
@@ -9,11 +9,11 @@ use hugekit_sys::backing::Backing;
 pub struct Fallback {
     /// The backing.
     pub backing: Backing,
-    /// The reason.
+    /// The reason why the backing could not be used.
     pub reason: PoolError,
 }
 
-/// The backing of a pool, and how it was chosen.
+/// The backing of a pool, and the reasons for it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BackingReport {
@@ -22,19 +22,20 @@ pub struct BackingReport {
     /// The backing that was requested first.
     pub asked: Backing,
     /// The backings that were tried before, each with the reason why it was not used. Empty if the
-    /// pool uses the first one.
+    /// pool uses the requested backing.
     pub fallbacks: Vec<Fallback>,
-    /// Bytes of the pool: the requested bytes, rounded up to whole folios.
+    /// Bytes of the pool: the requested bytes, rounded up to a multiple of the folio.
     pub capacity: usize,
     /// Bytes that were requested.
     pub asked_capacity: usize,
     /// True if huge pages are made by collapsing base pages, because the kernel's setting for
-    /// shared memory forbids allocating them. The first population of a folio costs more then.
+    /// shared memory forbids allocating huge pages. The first population of a folio costs more
+    /// then.
     pub by_collapse: bool,
 }
 
 impl BackingReport {
-    /// Says once, in the log, what was taken and why.
+    /// Logs the chosen backing and the reasons, once.
     pub(super) fn log(&self, name: &str) {
         let Self { backing, asked, capacity, .. } = self;
         for fallback in &self.fallbacks {

@@ -1,4 +1,4 @@
-//! How a pool is asked for.
+//! Options of a pool, and its construction.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,11 +21,12 @@ use hugekit_sys::{headroom, memfd};
 /// The source of the memory.
 #[derive(Clone)]
 enum MemorySource {
-    /// A new file of this process's.
+    /// A new file of this process.
     Own,
-    /// Somewhere else, already populated. One pool can be made of it, so that a clone of the builder has the same.
+    /// A file that another process has populated. Only one pool can be made of the file, so clones
+    /// of the builder share this value.
     Given(Arc<Mutex<Option<Given>>>),
-    /// The broker that listens there.
+    /// A unit of the broker at this socket.
     Broker(PathBuf),
 }
 
@@ -91,47 +92,48 @@ impl<'a> PoolBuilder<'a> {
         }
     }
 
-    /// Sets the first backing to try; after it the next smaller ones are tried. By default
-    /// [`Backing::Hugetlb2M`].
+    /// Sets the first backing to try. If it is not available, the next smaller backings are tried.
+    /// By default [`Backing::Hugetlb2M`].
     pub fn backing(self, backing: Backing) -> Self {
         let from = Backing::ALL.iter().copied().skip_while(|&tier| tier != backing);
         self.ladder(from)
     }
 
-    /// Sets the backings to try, in this order. By default reserved pages of 2 MiB, transparent
-    /// huge pages, base pages.
+    /// Sets the backings to try, in this order. By default reserved huge pages of 2 MiB,
+    /// transparent huge pages, base pages.
     pub fn ladder(mut self, tiers: impl IntoIterator<Item = Backing>) -> Self {
         self.ladder = tiers.into_iter().collect();
         self
     }
 
-    /// If true, [`build`](Self::build) fails unless it gets the first backing. By default false: it
-    /// tries the next one, and [`Pool::backing_report`] has the reasons.
+    /// Sets if the first backing is required. If true, [`build`](Self::build) fails when the first
+    /// backing is not available. If false, `build` tries the next backing, and
+    /// [`Pool::backing_report`] returns the reasons. By default false.
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
     }
 
-    /// Sets the NUMA nodes that the memory comes from. By default [`NodePolicy::Process`].
+    /// Sets the NUMA nodes for the memory. By default [`NodePolicy::Process`].
     pub fn nodes(mut self, nodes: NodePolicy) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// If true, each region is populated when it is allocated, and each fork when it is made. By
-    /// default false: [`build`](Self::build) populates all memory, so no region and no fork waits for
-    /// it. The first fork of a region still starts a thread, if threads handle its faults: 0.2 ms,
-    /// and up to 20 ms on busy CPUs.
+    /// Sets the moment of population. If true, each region is populated when it is allocated, and
+    /// each fork when it is made. If false, [`build`](Self::build) populates all memory, so regions
+    /// and forks do not wait for it. By default false. In both cases, if threads handle a region's
+    /// faults, its first fork starts a thread. This takes 0.2 ms, and up to 20 ms on busy CPUs.
     ///
-    /// Use this option if the capacity is only an upper limit: memory that no region has used yet
-    /// is then free for other programs. [`build_inherited`](Self::build_inherited) always
-    /// populates.
+    /// Set this option if the capacity is only an upper limit: other programs can then use memory
+    /// that no region has used yet. [`build_inherited`](Self::build_inherited) ignores the option
+    /// and always populates.
     pub fn populate_on_allocation(mut self, on_allocation: bool) -> Self {
         self.populate_on_allocation = on_allocation;
         self
     }
 
-    /// Sets the number of threads that populate the pool, and that clear or populate regions later.
+    /// Sets the number of threads that populate the pool, and that later clear or populate regions.
     /// By default [`Threads::Auto`].
     pub fn threads(mut self, threads: Threads) -> Self {
         self.threads = threads;
@@ -144,74 +146,75 @@ impl<'a> PoolBuilder<'a> {
         self
     }
 
-    /// Sets when the scrubber works: it starts when fewer than `low` bytes are clean, and stops
-    /// when `high` bytes are clean or none is dirty.
+    /// Sets the limits, in bytes, between which the scrubber works. It starts when fewer than `low`
+    /// bytes are clean. It stops when `high` bytes are clean or none is dirty.
     ///
-    /// By default it clears all dirty memory, but slowly while regions come and go. Such a program
-    /// allocates the memory again soon, and clearing it on another CPU at the same time costs more
-    /// than clearing it at allocation.
+    /// By default the scrubber clears all dirty memory, but slowly while regions are allocated and
+    /// dropped. A program that allocates and drops regions soon allocates the memory again.
+    /// Clearing on another CPU at that time costs more than clearing at the allocation.
     pub fn watermarks(mut self, low: usize, high: usize) -> Self {
         self.watermarks = Some((low, high));
         self
     }
 
     /// Sets the number of low-priority threads that scrub. By default 1. With 0, memory is cleared
-    /// when it is allocated, or by [`Pool::scrub`].
+    /// only by an allocation or by [`Pool::scrub`].
     pub fn scrub_threads(mut self, threads: usize) -> Self {
         self.scrub_threads = threads;
         self
     }
 
-    /// Sets when dirty memory is cleared for a region that does not choose. By default
-    /// [`Clearing::OnAllocation`].
+    /// Sets the moment at which dirty memory is cleared, for regions without this option of their
+    /// own. By default [`Clearing::OnAllocation`].
     pub fn clearing(mut self, clearing: Clearing) -> Self {
         self.clearing = clearing;
         self
     }
 
-    /// Sets whether core dumps contain the regions' bytes. By default they do. Memory that belongs
-    /// to no region is never in a core dump.
+    /// Sets if core dumps contain the bytes of regions. By default true. Memory that belongs to no
+    /// region is never in a core dump.
     pub fn in_core_dumps(mut self, included: bool) -> Self {
         self.in_core_dumps = included;
         self
     }
 
-    /// Sets the name of the pool in `/proc/self/maps`: `/memfd:hugekit:NAME`. By default `pool`. It
-    /// is cut to the length that the kernel accepts, and at the first NUL.
+    /// Sets the name of the pool in `/proc/self/maps`: `/memfd:hugekit:NAME`. By default `pool`.
+    /// The name is cut at the first NUL, and to the length that the kernel accepts.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Cow::Owned(name.into());
         self
     }
 
-    /// Another machine's huge pages, memory and limits to go by instead of this one's, for tests.
+    /// Sets another machine's huge pages, memory and limits, for tests. By default this machine's.
     #[doc(hidden)]
     pub fn machine(mut self, root: Root) -> Self {
         self.root = root;
         self
     }
 
-    /// Uses the memory of a lease instead of new memory. Its length must be the pool's capacity.
+    /// Uses the memory of a lease instead of new memory. The length of the memory must be the
+    /// pool's capacity.
     ///
-    /// Only one pool can be made from it. Backing and nodes are the lease's; these options of the
-    /// builder have no effect.
+    /// Only one pool can be made from the lease. The pool has the backing and the nodes of the
+    /// lease; these options of the builder have no effect.
     pub fn lease(mut self, lease: Lease) -> Self {
         self.source = MemorySource::given(Given::Lease(lease));
         self
     }
 
-    /// Uses the memory of a file that another process has made and populated, for example one
-    /// inherited from `hugekit lease`. Its length must be the pool's capacity.
+    /// Uses the memory of a file that another process has made and populated, for example a file
+    /// inherited from `hugekit lease`. The length of the file must be the pool's capacity.
     ///
     /// [`build`](Self::build) checks that the file is memory, that its length cannot change, and
-    /// that its page size is known. Only one pool can be made from it.
+    /// that its page size is known. Only one pool can be made from the file.
     ///
     /// # Safety
     /// - All bytes of the file are zero.
     /// - As long as the pool or one of its regions exists, no other process, and no other code in
-    ///   this one, writes to the file, maps it for writing, or punches holes into it.
+    ///   this process, writes to the file, maps it for writing, or punches holes into it.
     ///
-    /// Both hold for a file from a broker that runs as root or as this process's user, if no other
-    /// descriptor and no other mapping of the file exist any more.
+    /// A file from a broker satisfies both conditions if the broker runs as root or as this
+    /// process's user, and if no other descriptor and no other mapping of the file exist.
     #[allow(unsafe_code)]
     pub unsafe fn adopt(mut self, file: OwnedFd) -> Self {
         self.source = MemorySource::given(Given::File(file));
@@ -219,23 +222,26 @@ impl<'a> PoolBuilder<'a> {
     }
 
     /// Uses the memory of a lease that [`build`](Self::build) requests from the broker at `socket`.
-    /// The capacity must be the size of the broker's units.
+    /// The capacity must be the size of a unit of the broker.
     ///
-    /// If no unit is ready, `build` waits at most [`DEFAULT_WAIT`]. For another limit, use
-    /// [`Lease::ask`] and [`lease`](Self::lease).
+    /// If no unit is ready, `build` waits for a unit, at most [`DEFAULT_WAIT`]. For another limit,
+    /// use [`Lease::ask`] and [`lease`](Self::lease).
     pub fn broker(mut self, socket: impl Into<PathBuf>) -> Self {
         self.source = MemorySource::Broker(socket.into());
         self
     }
 
-    /// Makes the pool and populates all of it, in parallel. This takes as long as the kernel needs to
-    /// clear the memory.
+    /// Makes the pool and populates all of its memory, in parallel. This lasts as long as the
+    /// kernel needs to clear the memory.
     ///
     /// # Errors
-    /// [`PoolError`] if the capacity is 0 or larger than the address space, if the watermarks are
-    /// invalid, or if none of the backings is available (or not the first one, if
-    /// [`strict`](Self::strict) is set). [`PoolError::Lease`] if the broker grants no lease, or the
-    /// memory does not fit. No memory is kept then.
+    /// - [`PoolError::NoBytes`] or [`PoolError::TooLarge`] for the capacity,
+    ///   [`PoolError::Watermarks`] for invalid watermarks.
+    /// - [`PoolError::NoBacking`] if no backing is available. With [`strict`](Self::strict), an
+    ///   error if the first backing is not available.
+    /// - [`PoolError::Lease`] if the broker grants no lease, or if the leased memory does not fit.
+    ///
+    /// After an error the call keeps no memory.
     ///
     /// # Panics
     /// If the progress callback panics.
@@ -258,12 +264,12 @@ impl<'a> PoolBuilder<'a> {
         }
     }
 
-    /// Makes memory that forked children inherit, instead of a pool. It is populated, on the
-    /// backing that the pool would use. Options for clearing and scrubbing have no effect.
+    /// Makes memory that forked children inherit, instead of a pool. The memory is populated, on
+    /// the backing that the pool would use. Options for clearing and scrubbing have no effect.
     ///
     /// # Errors
     /// The errors of [`build`](Self::build), and [`PoolError::NotInherited`] if the memory would
-    /// come from a broker or another process.
+    /// come from a broker or from another process.
     ///
     /// # Panics
     /// If the progress callback panics.
@@ -304,7 +310,8 @@ impl<'a> PoolBuilder<'a> {
         Ok(self.finish(core, fallbacks))
     }
 
-    /// On the first backing that can be had, and why those above it could not.
+    /// Makes the memory on the first available backing. Also returns the reasons why the backings
+    /// before it are not available.
     fn core_of_own(&self) -> Result<(Core, Vec<Fallback>), PoolError> {
         let mut fallbacks = Vec::new();
         for &backing in if self.strict { &self.ladder[..1] } else { &self.ladder[..] } {

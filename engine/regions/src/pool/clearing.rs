@@ -1,15 +1,15 @@
-//! When memory is cleared that was another owner's.
+//! The moment at which the memory of an earlier owner is cleared.
 
-/// When dirty memory is cleared for its next owner.
+/// The moment at which dirty memory is cleared for its next owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Clearing {
-    /// Before it is allocated, by several threads. Every access then works as for ordinary memory,
-    /// including those of system calls, devices and guests.
+    /// Before the allocation returns, by several threads. Every access then works as for ordinary
+    /// memory, including accesses by system calls, devices and guests.
     #[default]
     OnAllocation,
-    /// Folio by folio at the first touch, by hugekit. The bytes near the touched address stay in
-    /// the cache. Folios that are never touched are never cleared, and a region is allocated in
+    /// At the first access to each folio, by hugekit. The bytes near the accessed address stay in
+    /// the cache. Folios without an access are never cleared, and the allocation of a region costs
     /// microseconds. Needs userfaultfd(2).
     OnFault,
 }

@@ -1,4 +1,5 @@
-//! What a pool's handles, its regions and its scrubber share: the memory, and who has which folio.
+//! The shared part of a pool's handles, its regions and its scrubber: the memory, and the state of
+//! each folio.
 
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,31 +16,32 @@ use hugekit_bulk::{ClearError, ClearOptions, Reuse};
 use hugekit_machine::Root;
 use hugekit_sys::headroom;
 
-/// Folios at most that one round of [`Core::scrub_all`] takes, in bytes: enough for many threads,
-/// and little enough that an allocation which needs them does not wait long.
+/// The highest number of bytes of one round of [`Core::scrub_all`]: enough for many threads, but so
+/// few that an allocation which needs the folios does not wait long.
 const ROUND_BYTES: usize = 256 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(super) memory: PoolMemory,
     pub(super) root: Root,
-    /// Determined when the pool was made: to look at control groups for each allocation takes longer than to map
-    /// what is allocated.
+    /// Determined when the pool is made, because reading control groups at each allocation would
+    /// last longer than the mapping.
     holes_may_wait: bool,
     state: Mutex<PoolState>,
-    /// Memory that users gave back and the kernel would not unmap, and the content of its folios: tried again when
-    /// folios are wanting.
+    /// Returned memory that the kernel did not unmap, and the content of its folios. The unmapping
+    /// is repeated when folios are short.
     unreturned: Mutex<Vec<Unreturned>>,
-    /// A caller waits for folios that are being scrubbed, or for the scrubber to pause.
+    /// Signalled when folios return or the scrubber pauses. Callers wait for it.
     returned: Condvar,
-    /// The scrubber waits for dirty folios, or for an order.
+    /// Signalled when there are dirty folios or orders. The scrubber waits for it.
     pub(super) wanted: Condvar,
-    /// The scrubber naps, and is only woken to stop.
+    /// Signalled only to stop the scrubber. The scrubber waits for it during a nap.
     pub(super) stopped: Condvar,
     pub(super) counters: Counters,
 }
 
-/// An extent that its owner overwrites before any user sees it, and what each run of its folios holds.
+/// An extent that its owner overwrites before a user sees it, and the content of each run of its
+/// folios.
 pub(crate) type Reserved = (Extent<InUse>, Vec<(usize, Content)>);
 
 /// Memory that no thread uses any more and is still mapped, and the content of its folios.
@@ -50,13 +52,14 @@ type Unreturned = (Mapped, Vec<(usize, Content)>);
 pub(super) struct PoolState {
     pub(super) folios: FreeFolios,
     capacity: usize,
-    /// Folios that are being scrubbed, by any thread.
+    /// The number of folios that are being scrubbed, by any thread.
     scrubbing: usize,
-    /// Folios that the scrubber's own threads are clearing. Part of the ones above.
+    /// The number of these folios that the scrubber's own threads clear.
     pub(super) in_background: usize,
-    /// Hand-outs that need what is being scrubbed: the scrubber takes nothing more meanwhile.
+    /// The number of allocations that need folios which are being scrubbed. The scrubber takes no
+    /// more folios meanwhile.
     waiting: usize,
-    /// The number of times that folios were allocated or came back.
+    /// The number of times that folios were allocated or returned.
     pub(super) traffic: u64,
     pub(super) orders: Orders,
 }
@@ -66,25 +69,25 @@ pub(super) struct PoolState {
 pub(super) struct Orders {
     pub(super) stop: bool,
     pub(super) paused: bool,
-    /// It does not wait for the pool to be calm.
+    /// True if the scrubber must not wait until the pool is calm.
     pub(super) urgent: bool,
-    /// Fewer clean folios than this, and it begins.
+    /// The scrubber begins if there are fewer clean folios than this.
     pub(super) low: usize,
-    /// So many clean folios, and it rests.
+    /// The scrubber rests if there are this many clean folios.
     pub(super) high: usize,
-    /// Between the watermarks, on the way up.
+    /// True between the watermarks on the way up.
     pub(super) filling: bool,
 }
 
 impl PoolState {
-    /// Returns whether the scrubber has something to do.
+    /// Returns true if the scrubber has work.
     pub(super) fn wants_scrubbing(&mut self) -> bool {
         let (clean, orders) = (self.folios.clean(), &mut self.orders);
         orders.filling = if orders.filling { clean < orders.high } else { clean < orders.low };
         orders.filling && !orders.paused && self.waiting == 0 && self.folios.dirty() > 0
     }
 
-    /// A piece for the scrubber.
+    /// Returns a piece for the scrubber.
     pub(super) fn take_for_background(&mut self, most: usize) -> Option<Extent<Dirty>> {
         if !self.wants_scrubbing() {
             return None;
@@ -131,17 +134,17 @@ impl Core {
         })
     }
 
-    /// Nothing under the lock can panic half way but a failed check of a debug build.
+    /// Locks the state. Under the lock, only a failed check of a debug build can panic half-way.
     pub(super) fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses in a forked child, where locks may be held by threads that do not exist.
+    /// Returns an error in a forked child, where locks may be held by threads that do not exist.
     pub(super) fn check_ours(&self) -> Result<(), PoolError> {
         if self.memory.is_ours() { Ok(()) } else { Err(PoolError::Forked) }
     }
 
-    /// Maps `count` folios that are all zeroes, for a user who has them alone.
+    /// Maps `count` zeroed folios for one user.
     pub(super) fn allocate(
         &self,
         count: usize,
@@ -160,8 +163,9 @@ impl Core {
         Ok(mapped)
     }
 
-    /// Like [`allocate`](Self::allocate), but what is dirty stays so, and so do holes that only a fault
-    /// away are memory in any case: says what each run of folios holds, if any is not clean.
+    /// Like [`allocate`](Self::allocate), but dirty folios stay dirty, and holes stay holes if a
+    /// fault can always populate them. Returns the content of each run of folios, unless all are
+    /// clean.
     ///
     /// # Safety
     /// The conditions of [`PoolMemory::map_unready`].
@@ -190,9 +194,9 @@ impl Core {
         }
     }
 
-    /// Takes folios for a caller that overwrites them, in pieces of whole units of `unit` folios, and in one
-    /// piece if there is one: says what each run of folios holds, of which holes only where a write is sure
-    /// to find memory.
+    /// Takes folios for a caller that overwrites them, in pieces of whole units of `unit` folios,
+    /// and in one piece if there is one. Returns the content of each run of folios. There are holes
+    /// only if a write to them is sure to find memory.
     pub(super) fn reserve(
         &self,
         count: usize,
@@ -218,7 +222,7 @@ impl Core {
         Ok(pieces)
     }
 
-    /// Takes back an extent that is mapped nowhere.
+    /// Takes back an extent that is not mapped.
     ///
     /// # Safety
     /// The folios are mapped nowhere any more, and each run of folios holds what `contents` says.
@@ -240,8 +244,8 @@ impl Core {
         Ok(())
     }
 
-    /// Populates the holes, unless they are memory in any case; if that fails, all parts are in the pool
-    /// again.
+    /// Populates the holes, unless a fault can always populate them. If that fails, all parts are
+    /// in the pool again.
     fn populate_what_may_not_wait(
         &self,
         parts: Vec<Idle>,
@@ -258,8 +262,8 @@ impl Core {
         })
     }
 
-    /// Takes a contiguous extent out of the pool, if need be after what is being scrubbed came back, or what could
-    /// not be unmapped.
+    /// Takes a contiguous extent out of the pool. If necessary, waits for folios that are being
+    /// scrubbed, or unmaps folios that could not be unmapped before.
     fn claim(
         &self,
         count: usize,
@@ -309,8 +313,8 @@ impl Core {
         }
     }
 
-    /// Populates the holes and clears what is dirty. If anything fails, all of it is in the pool again,
-    /// in the state it got to.
+    /// Populates the holes and clears dirty folios. If anything fails, all folios are in the pool
+    /// again, in their present state.
     fn make_clean(
         &self,
         parts: impl IntoIterator<Item = Idle>,
@@ -324,8 +328,8 @@ impl Core {
         })
     }
 
-    /// Makes something of each part; if one fails, all of them are in the pool again, in the state they
-    /// got to.
+    /// Calls `make` for each part. If a call fails, all parts are in the pool again, in their
+    /// present state.
     fn make_each<T: Into<Idle>>(
         &self,
         parts: impl IntoIterator<Item = Idle>,
@@ -388,7 +392,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes every hole for clean, without a look.
+    /// Counts every hole as clean, without a check.
     ///
     /// # Safety
     /// The memory was populated before, and all of its bytes are zero.
@@ -400,7 +404,7 @@ impl Core {
         self.put_back(clean.map(Idle::from));
     }
 
-    /// Takes folios back and tells the callers that wait for some.
+    /// Takes folios back, and notifies the callers that wait for folios.
     pub(super) fn put_back(&self, parts: impl IntoIterator<Item = Idle>) {
         let mut state = self.lock();
         parts.into_iter().for_each(|part| state.folios.put(part));
@@ -408,7 +412,8 @@ impl Core {
         self.tell(&mut state);
     }
 
-    /// A part of which something was not to be had, without what has failed for good.
+    /// Returns the parts of a part that could not be populated or cleared, without folios that have
+    /// failed permanently.
     pub(super) fn without_failed(&self, part: Idle) -> Vec<Idle> {
         match part {
             Idle::Dirty(dirty) => self.memory.without_failed(dirty),
@@ -416,7 +421,7 @@ impl Core {
         }
     }
 
-    /// Takes back folios that were taken to be scrubbed: `count` of them, less those that have failed.
+    /// Takes back `count` scrubbed folios, except those that have failed.
     pub(super) fn put_scrubbed(
         &self,
         parts: impl IntoIterator<Item = Idle>,
@@ -439,8 +444,8 @@ impl Core {
         }
     }
 
-    /// Takes the addresses from a user and the folios back; in a forked child, which has neither,
-    /// nothing.
+    /// Takes back the addresses and the folios of a user. Does nothing in a forked child, which has
+    /// neither.
     ///
     /// # Safety
     /// The user is done with the addresses.
@@ -451,7 +456,7 @@ impl Core {
         unsafe { self.reclaim_as(mapped, &contents) }
     }
 
-    /// Like [`reclaim`](Self::reclaim), where it is known what each run of folios holds.
+    /// Like [`reclaim`](Self::reclaim), if the content of each run of folios is known.
     ///
     /// # Safety
     /// The user is done with the addresses, and each run of folios holds what `contents` says.
@@ -477,7 +482,8 @@ impl Core {
         self.unreturned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Unmaps what could not be when it was given back; whether there was anything.
+    /// Unmaps memory that could not be unmapped when it was returned. Returns true if there was
+    /// any.
     #[allow(unsafe_code)]
     fn return_again(&self) -> bool {
         let unreturned = std::mem::take(&mut *self.lock_unreturned());
@@ -489,8 +495,8 @@ impl Core {
         any
     }
 
-    /// Like [`reclaim_as`](Self::reclaim_as), for all but the first `count` folios, of which there
-    /// are more.
+    /// Like [`reclaim_as`](Self::reclaim_as), for all folios except the first `count`. There are
+    /// more than `count`.
     ///
     /// # Safety
     /// The user is done with the addresses of these folios, each run of them holds what `contents` says, and this is
@@ -535,7 +541,8 @@ impl Core {
         Ok(())
     }
 
-    /// Clears everything that is dirty on the calling thread and its helpers; how many bytes.
+    /// Clears all dirty folios, on the calling thread and its helpers. Returns the number of
+    /// cleared bytes.
     pub(super) fn scrub_all(&self, threads: Threads) -> Result<u64, PoolError> {
         self.check_ours()?;
         headroom::check()?;
@@ -557,7 +564,7 @@ impl Core {
         }
     }
 
-    /// Waits until the scrubber's threads have put down what they were at.
+    /// Waits until the scrubber's threads have finished their current pieces.
     pub(super) fn pause(&self) {
         let mut state = self.lock();
         state.orders.paused = true;

@@ -1,4 +1,4 @@
-//! What can go wrong with a pool, in figures.
+//! Errors of a pool, with figures.
 
 use std::fmt;
 use std::io;
@@ -13,15 +13,15 @@ use hugekit_machine::size::Size;
 use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::{ErrorKind, Remedy, error_chain};
 
-/// An error of a pool, or of allocating from it. Memory that a failed call had claimed is back in
-/// the pool.
+/// An error of a pool, or of an allocation from a pool. After an error, the pool has back the
+/// memory that the call had claimed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
     /// A pool or a region of 0 bytes was requested.
     #[error("0 bytes requested: the least is 1 byte")]
     NoBytes,
-    /// The requested bytes are more than a process has addresses for.
+    /// The process does not have enough addresses for the requested bytes.
     #[error("{bytes} bytes, in pages of {}, are more than a process has addresses for", Size(*page_size).exact())]
     TooLarge {
         /// Bytes requested.
@@ -29,14 +29,14 @@ pub enum PoolError {
         /// Bytes of a folio.
         page_size: usize,
     },
-    /// Memory of a broker, or of another process's file, cannot be inherited: its owner may change
-    /// before the children end.
+    /// The memory would come from a broker or from another process's file. Such memory cannot be
+    /// inherited, because its owner may change before the children end.
     #[error("memory of a broker or of an adopted file cannot be inherited by forked children")]
     NotInherited,
     /// The list of backings is empty.
     #[error("no backing requested: name at least one")]
     NoTiers,
-    /// The watermarks make no sense.
+    /// The low watermark is above the high watermark.
     #[error("the low watermark ({low} bytes) is above the high one ({high} bytes)")]
     Watermarks {
         /// The low watermark in bytes.
@@ -51,13 +51,13 @@ pub enum PoolError {
         Remedy(remedy_of_first(fallbacks))
     )]
     NoBacking {
-        /// Each backing and the reason.
+        /// Each backing, and the reason why it is not available.
         fallbacks: Vec<Fallback>,
     },
-    /// The kernel has no pages of this size.
+    /// The kernel has no huge pages of this size.
     #[error("this kernel has no huge pages of {}", Size(*page_size).exact())]
     NoHugePages {
-        /// In bytes.
+        /// Bytes of a huge page.
         page_size: usize,
     },
     /// Too few huge pages are reserved on this machine, or other processes use them.
@@ -74,7 +74,7 @@ pub enum PoolError {
         /// Bytes available without swapping, by the kernel's estimate.
         available: u64,
     },
-    /// A limit of the control group does not allow it.
+    /// A limit of the control group does not allow the memory.
     #[error(
         "not enough memory: {} requested, {} allows {}, {} used{}",
         Size(*wanted).exact(), file.display(), Size(*limit as usize).exact(), Size(*used as usize).exact(),
@@ -93,7 +93,7 @@ pub enum PoolError {
     /// The kernel does not make transparent huge pages for shared memory.
     #[error("no transparent huge pages for shared memory: {reason}{}", Remedy(Some(ADVISE_SHMEM)))]
     NoThp {
-        /// The attempt, and the kernel's answer.
+        /// The failed attempt, and the kernel's answer.
         reason: String,
     },
     /// Memory of the pool could not be populated: a NUMA node or a control group has none left, or
@@ -103,7 +103,7 @@ pub enum PoolError {
     /// Dirty memory could not be cleared: the number of threads is 0.
     #[error("the pool's memory could not be cleared")]
     Clear(#[source] ClearError),
-    /// The pool has no contiguous run so long.
+    /// The pool has no contiguous free memory of this length.
     #[error(
         "no room in the pool: {} requested in one piece, {} free, {} of these in one piece{}",
         Size(*wanted).exact(), Size(*free).exact(), Size(*longest).exact(), Remedy(Some(MAKE_ROOM))
@@ -113,13 +113,14 @@ pub enum PoolError {
         wanted: usize,
         /// Bytes that are free.
         free: usize,
-        /// The longest contiguous part of these.
+        /// The longest contiguous part of the free bytes.
         longest: usize,
     },
     /// The process or the system has no file descriptor left.
     #[error("no file descriptor is left for the pool's memory{}", Remedy(Some(RAISE_DESCRIPTORS)))]
     NoDescriptor(#[source] io::Error),
-    /// The process has no address or no mapping left, or another process took the huge pages at that moment.
+    /// The process has no address or no mapping left, or another process took the huge pages at the
+    /// same moment.
     #[error(
         "cannot map {}{}{}",
         Size(*bytes).exact(),
@@ -139,19 +140,19 @@ pub enum PoolError {
     /// The node policy names a node that does not exist or may not be used.
     #[error("the kernel refuses the node policy")]
     NodePolicy(#[source] io::Error),
-    /// The broker granted no lease, or the memory does not fit.
+    /// The broker granted no lease, or the leased memory does not fit.
     #[error(transparent)]
     Lease(#[from] LeaseError),
     /// A pool was already made from the memory of this builder, or of a clone of it.
     #[error("a pool was already made from this memory")]
     Taken,
-    /// Faults cannot be handled, so memory cannot be cleared at the first touch.
+    /// Faults cannot be handled, so memory cannot be cleared at the first access.
     #[error(transparent)]
     Fault(#[from] FaultError),
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
-    /// The kernel refused something else.
+    /// The kernel refused another system call.
     #[error("{call} failed")]
     Kernel {
         /// The system call.
@@ -159,13 +160,14 @@ pub enum PoolError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// This process is a forked child; the pool belongs to its parent.
+    /// This process is a forked child; the pool belongs to the parent process.
     #[error("not available in a forked child: the pool belongs to the parent process")]
     Forked,
 }
 
 impl PoolError {
-    /// Returns how an administrator or the program can prevent this error; `None` if no remedy is known.
+    /// Returns a step by which an administrator or the program can prevent this error; `None` if no
+    /// step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -191,7 +193,7 @@ const RAISE_DESCRIPTORS: &str = "raise the limit: ulimit -n";
 const RAISE_MAPPINGS: &str = "raise vm.max_map_count or ulimit -v";
 const MAKE_ROOM: &str = "drop regions, or make smaller regions or a larger pool";
 
-/// The kernel's estimate of available memory in whole MiB, as nobody reads 19655020 KiB.
+/// Returns the kernel's estimate of available memory in whole MiB, as nobody reads 19655020 KiB.
 fn rounded_down(available: u64) -> usize {
     let mib = 1 << 20;
     if available < mib { available as usize } else { (available / mib * mib) as usize }
@@ -217,8 +219,8 @@ impl fmt::Display for Fallbacks<'_> {
 }
 
 impl PoolError {
-    /// The kind of the error. For [`NoBacking`](Self::NoBacking), the kind of the last backing's
-    /// reason.
+    /// Returns the kind of the error. For [`NoBacking`](Self::NoBacking), returns the kind of the
+    /// last backing's reason.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

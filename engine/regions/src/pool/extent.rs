@@ -1,4 +1,4 @@
-//! Runs of folios as tokens: the holder of one holds the right to these folios, alone.
+//! Tokens for runs of folios: only the holder of a token has the right to its folios.
 //!
 //! A token cannot be copied, and its state is a type, so that only one order compiles:
 //!
@@ -10,20 +10,20 @@
 //!    └───────────────────────────────── punch ─────────────────────────────┘
 //! ```
 //!
-//! A token that is dropped takes its folios with it: no caller ever gets them again, which is the right
-//! end for folios of which it is not known what still uses them.
+//! If a token is dropped, no caller ever gets its folios again. This is right for folios that may
+//! still be in use.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Nothing is there yet; the kernel will clear what it puts there.
+/// Not populated yet. The kernel will clear the pages.
 pub(crate) enum Hole {}
-/// Populated, and every byte is zero.
+/// Populated, and all bytes are zero.
 pub(crate) enum Clean {}
-/// Mapped for a user, who reads and writes it.
+/// Mapped for a user, who reads and writes the folios.
 pub(crate) enum InUse {}
-/// Mapped for none but the pool; holds what its last user left.
+/// Not mapped for a user. The folios contain bytes of their last user.
 pub(crate) enum Dirty {}
 
 /// Consecutive folios in one state. Numbers are folios of the pool, not bytes.
@@ -47,7 +47,7 @@ impl<S> Extent<S> {
         Self { folios, state: PhantomData }
     }
 
-    /// The same folios, after what brings them from one state to the other was done.
+    /// Returns the same folios, after what brings them from one state to the other was done.
     ///
     /// # Safety
     /// The folios are in the state `T`.
@@ -59,10 +59,10 @@ impl<S> Extent<S> {
         self.folios.clone()
     }
 
-    /// All folios but the first `count`; these stay.
+    /// Splits off all folios after the first `count`, which stay.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If there are fewer folios than `count`.
     pub(crate) fn split_off(&mut self, count: usize) -> Self {
         let middle = self.folios.start + count;
         assert!(middle <= self.folios.end, "an extent has no folio behind its end");
@@ -79,7 +79,7 @@ impl<S> Extent<S> {
         *self = std::mem::replace(self, nothing).join(next);
     }
 
-    /// Two tokens for neighbours become one.
+    /// Joins the tokens of two adjacent extents.
     ///
     /// # Panics
     /// If `next` does not begin where this ends.
@@ -92,17 +92,17 @@ impl<S> Extent<S> {
 /// The content of a folio that is no longer in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Nothing: no fault has put anything there.
+    /// Nothing: no fault has populated the folio.
     Hole,
-    /// Zeroes, because no user was ever shown it.
+    /// Zeroes, because no user ever saw the folio.
     Clean,
     /// Bytes of its last user, or of the one before.
     Dirty,
-    /// Nothing: the memory failed. No caller gets it again.
+    /// Nothing: the memory failed. No caller gets the folio again.
     Broken,
 }
 
-/// Folios that no thread uses, in whichever state they are.
+/// Folios that no thread uses, with their state.
 #[derive(Debug)]
 pub(crate) enum Idle {
     Hole(Extent<Hole>),
@@ -119,7 +119,7 @@ impl Idle {
         }
     }
 
-    /// The folios as an extent in use that no user has been shown.
+    /// Returns the folios as an extent in use that no user has been shown.
     #[allow(unsafe_code)]
     pub(super) fn reserved(self) -> Extent<InUse> {
         // SAFETY: the token that named these folios ends here; nothing but the alias maps them.

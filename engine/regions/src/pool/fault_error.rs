@@ -1,4 +1,4 @@
-//! Why hugekit cannot handle faults.
+//! Reasons why hugekit cannot handle faults.
 
 use std::fmt;
 use std::io;
@@ -6,14 +6,15 @@ use std::io;
 use hugekit_machine::userfaultfd::Obstacle;
 use hugekit_sys::{ErrorKind, Remedy};
 
-/// The reason why faults cannot be handled, so memory cannot be cleared at the first touch, forked
-/// or snapshotted.
+/// The reason why faults cannot be handled. Then memory cannot be cleared at the first access,
+/// forked or snapshotted.
 ///
-/// [`Clearing::OnAllocation`](super::Clearing::OnAllocation) needs no faults.
+/// [`Clearing::OnAllocation`](super::Clearing::OnAllocation) works without the handling of faults.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultError {
-    /// This process may not use userfaultfd(2), or not for the faults of system calls and of KVM.
+    /// This process may not use userfaultfd(2), or may not use it for faults of system calls and of
+    /// KVM.
     #[error(
         "no permission to handle {}: {}; {device}; {} still works{}",
         if *.user_mode { "any faults" } else { "the faults of system calls and of KVM" },
@@ -22,28 +23,29 @@ pub enum FaultError {
         Remedy(permit(obstacles))
     )]
     NotPermitted {
-        /// True if faults of user code are refused too.
+        /// True if the process may not handle faults of user code either.
         user_mode: bool,
-        /// The obstacles of the system call, in the order in which to remove them.
+        /// The obstacles to the system call, in the order in which an administrator should remove
+        /// them.
         obstacles: Vec<Obstacle>,
-        /// The device node, and its answer.
+        /// The device node, and the kernel's answer when it is opened.
         device: String,
     },
-    /// The kernel lacks a feature of userfaultfd(2) that this needs.
+    /// The kernel lacks a required feature of userfaultfd(2).
     #[error("this kernel's userfaultfd lacks {}; clearing at allocation still works", missing.join(", "))]
     Lacking {
-        /// Names of the features, with the Linux version that introduced each.
+        /// Names of the missing features, each with the Linux version that introduced it.
         missing: Vec<&'static str>,
     },
     /// `MADV_COLLAPSE` (Linux 6.1), of this or another process, could map memory that is not
-    /// cleared yet, and this kernel cannot prevent it: it does not watch writes to shared memory
-    /// (Linux 5.19, on some architectures later).
+    /// cleared yet. This kernel cannot prevent it, because its userfaultfd does not report writes
+    /// to shared memory (Linux 5.19, later on some architectures).
     #[error(
         "this kernel's MADV_COLLAPSE shows memory that is not clear yet, because its userfaultfd watches no \
          writes to shared memory; clearing at allocation still works"
     )]
     Collapsible,
-    /// The program runs on Valgrind. Valgrind does not run other threads while one waits for a
+    /// The program runs under Valgrind. Valgrind runs no other thread while one thread waits for a
     /// fault, and does not return to the instruction that faulted.
     #[error("faults cannot be handled on Valgrind; clearing at allocation still works")]
     OnValgrind,
@@ -55,32 +57,33 @@ pub enum FaultError {
         Remedy(Some(INSTALL_FIRST))
     )]
     HandlerReplaced,
-    /// The calling thread blocks SIGBUS or SIGSEGV. The kernel would end the process at the first
-    /// fault.
+    /// The calling thread blocks SIGBUS or SIGSEGV. At the first fault the kernel would end the
+    /// process.
     #[error(
         "the calling thread blocks SIGBUS or SIGSEGV: a fault that is handled in place would end the process{}",
         Remedy(Some(UNBLOCK))
     )]
     Blocked,
-    /// Another snapshot of the same memory handles writes in place. The kernel tells only one side of a write.
+    /// Another snapshot of the same memory handles writes in place. The kernel reports a write to
+    /// only one userfaultfd.
     #[error("another snapshot of this memory handles writes in place")]
     AnotherInPlace,
-    /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) with 0 threads.
+    /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) was requested with 0 threads.
     #[error("0 handler threads requested: the least is 1")]
     NoThreads,
-    /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) with more threads than
-    /// [`MOST_THREADS`](crate::fault::MOST_THREADS).
+    /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) was requested with more threads
+    /// than [`MOST_THREADS`](crate::fault::MOST_THREADS).
     #[error("{asked} handler threads requested: the most is {most}{}", Remedy(Some(ONE_THREAD)))]
     TooManyThreads {
-        /// Threads requested.
+        /// The requested number of threads.
         asked: usize,
-        /// The most threads.
+        /// The highest number of threads.
         most: usize,
     },
     /// A handler thread could not be started.
     #[error("cannot start a handler thread{}", Remedy(Some(RAISE_THREADS)))]
     NotStarted(#[source] io::Error),
-    /// The kernel refused something else.
+    /// The kernel refused another system call.
     #[error("{call} failed")]
     Kernel {
         /// The system call.
@@ -91,7 +94,8 @@ pub enum FaultError {
 }
 
 impl FaultError {
-    /// Returns how an administrator or the program can prevent this error; `None` if no remedy is known.
+    /// Returns a step by which an administrator or the program can prevent this error; `None` if no
+    /// step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         let remedy = match self {
@@ -163,7 +167,7 @@ impl fmt::Display for ObstacleWords<'_> {
 }
 
 impl FaultError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -1,4 +1,4 @@
-//! The folios that no thread uses, their states, and the choice of folios to allocate.
+//! The free folios, their states, and the choice of folios to allocate.
 //!
 //! Five sets of runs overlap on purpose, because each answers another question at once: *clean* runs
 //! are allocated as they are, *populated* ones (clean or dirty) after a clear, *free* ones (holes
@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::extent::{Clean, Dirty, Extent, Hole, Idle};
 use super::runs::Runs;
 
-/// The folios of a pool of which no token is out.
+/// The folios of a pool for which no token exists.
 #[derive(Debug)]
 pub(super) struct FreeFolios {
     capacity: usize,
@@ -23,8 +23,8 @@ pub(super) struct FreeFolios {
 }
 
 impl FreeFolios {
-    /// So many folios, all of them holes. Only one of these may exist for a file: it mints the
-    /// tokens for it.
+    /// Makes the set of `capacity` folios, all of them holes. Only one set may exist for a file,
+    /// because it makes the tokens.
     pub(super) fn new(capacity: usize) -> Self {
         let mut all = Runs::default();
         all.insert(0..capacity);
@@ -50,19 +50,19 @@ impl FreeFolios {
         self.holes.total()
     }
 
-    /// Folios that no thread uses.
+    /// Returns the number of free folios.
     pub(super) fn free(&self) -> usize {
         self.free.total()
     }
 
-    /// The most folios that could be had in one extent.
+    /// Returns the highest number of folios that one extent could have.
     pub(super) fn longest_free(&self) -> usize {
         self.free.longest().map_or(0, |run| run.len())
     }
 
-    /// Tokens for one contiguous extent of `count` folios, in ascending order: of clean folios if
-    /// there is a run of them, else of clean and dirty ones, else of whatever is free. The shortest
-    /// run that suffices is cut, so that long ones stay.
+    /// Returns tokens for one contiguous extent of `count` folios, in ascending order: clean folios
+    /// if there is such a run, otherwise clean and dirty folios, otherwise any free folios. The
+    /// shortest sufficient run is cut, so that long runs remain.
     pub(super) fn take(&mut self, count: usize) -> Option<Vec<Idle>> {
         let run = [&self.clean, &self.populated, &self.free]
             .into_iter()
@@ -95,7 +95,7 @@ impl FreeFolios {
         Some(taken)
     }
 
-    /// Tokens for every hole.
+    /// Returns tokens for every hole.
     pub(super) fn take_holes(&mut self) -> Vec<Extent<Hole>> {
         let holes: Vec<_> = self.holes.within(0..self.capacity).collect();
         let taken = holes.into_iter().flat_map(|run| self.take_run(run));
@@ -103,8 +103,8 @@ impl FreeFolios {
         taken.filter_map(hole).collect()
     }
 
-    /// A token for the first folios, `most` at most, of the longest dirty run: long runs are what
-    /// streams well and what grows into long clean ones.
+    /// Returns a token for the first folios, `most` at most, of the longest dirty run: long runs
+    /// are what streams well and what grows into long clean ones.
     pub(super) fn take_dirty(&mut self, most: usize) -> Option<Extent<Dirty>> {
         let run = self.dirty.longest()?;
         let run = run.start..run.end.min(run.start + most.max(1));
@@ -137,7 +137,7 @@ impl FreeFolios {
         if in_last > in_first { last } else { first }
     }
 
-    /// Tokens for a run of folios that are all free.
+    /// Returns tokens for a run of free folios.
     fn take_run(&mut self, run: Range<usize>) -> Vec<Idle> {
         let mut parts: Vec<Idle> = Vec::new();
         // SAFETY: the folios are in the state of the set that they are taken from, and are in no
@@ -167,7 +167,8 @@ impl FreeFolios {
         self.check();
     }
 
-    /// In debug builds, that every free folio is in exactly one state and that the sets agree.
+    /// Checks in debug builds that every free folio is in exactly one state and that the sets
+    /// agree.
     fn check(&self) {
         if !cfg!(debug_assertions) {
             return;
@@ -232,13 +233,13 @@ mod tests {
         ]
     }
 
-    /// The length of the longest run of folios in one of these states.
+    /// Returns the length of the longest run of folios in one of these states.
     fn longest(model: &[FolioState], states: &[FolioState]) -> usize {
         let runs = model.split(|state| !states.contains(state));
         runs.map(<[FolioState]>::len).max().unwrap_or(0)
     }
 
-    /// Notes that tokens are out, after a look at whether they are what the model has there.
+    /// Removes tokens from the model, after a check that the model has them.
     fn note_out(model: &mut [FolioState], tokens: &[Idle]) {
         for (folios, state) in tokens.iter().map(named) {
             assert!(model[folios.clone()].iter().all(|&is| is == state), "{folios:?} {state:?}");

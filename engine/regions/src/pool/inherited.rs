@@ -1,8 +1,10 @@
-//! Memory that forked children keep: a file of its own, mapped as the kernel inherits it, and no pool's.
+//! Memory that forked children inherit: a file of its own, outside any pool, mapped as the kernel
+//! inherits mappings.
 //!
-//! A pool gives the same folios to one owner after the other, so no child may keep them mapped. What children
-//! keep therefore never has another owner: the file holds this memory alone, its descriptor is closed, no pool, fork
-//! or snapshot has a part of it, and when the last process has unmapped it the kernel has it back.
+//! A pool gives the same folios to several owners in turn, so no child may keep them mapped. Memory
+//! that children keep must never get another owner. So this memory has a file of its own, whose
+//! descriptor is closed. No pool, fork or snapshot contains a part of it. The kernel frees the
+//! memory when the last process has unmapped it.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,13 +15,13 @@ use super::{BackingReport, PoolError};
 use hugekit_sys::events;
 use hugekit_sys::mapping::SharedMapping;
 
-/// Zeroed memory that this process shares with all processes that it forks afterwards: each sees
-/// the writes of the others.
+/// Zeroed memory that this process shares with all processes that it forks afterwards. Each process
+/// sees the writes of the others.
 ///
-/// Clones refer to the same memory. It stays mapped until the last clone is dropped; a child drops
-/// its own mapping. The memory is populated when it is made, on the backing that a pool would use.
-/// Its page faults only enter pages that exist into page tables. It cannot be forked or
-/// snapshotted.
+/// Clones refer to the same memory. The memory stays mapped until the last clone is dropped; a drop
+/// in a child unmaps only the child's mapping. The memory is populated when it is made, on the
+/// backing that a pool would use. Later page faults only map pages that exist. The memory cannot be
+/// forked or snapshotted.
 ///
 /// ```
 /// use std::sync::atomic::Ordering;
@@ -47,30 +49,32 @@ impl InheritedMemory {
         Ok(Self(Arc::new(InheritedMapping { mapping, report })))
     }
 
-    /// Bytes that were requested.
+    /// Returns the number of bytes that were requested.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "none of it is empty")]
     pub fn len(&self) -> usize {
         self.0.report.asked_capacity
     }
 
-    /// Bytes that are mapped: the length rounded up to whole pages of the backing.
+    /// Returns the number of bytes that are mapped: the length rounded up to a multiple of the
+    /// backing's page.
     #[must_use]
     pub fn mapped_len(&self) -> usize {
         self.0.report.capacity
     }
 
-    /// The address, a multiple of the page size; the same in children.
+    /// Returns the address of the memory, a multiple of the page size. The address is the same in
+    /// children.
     ///
-    /// It is valid for [`mapped_len`](Self::mapped_len) bytes as long as a clone exists in this
-    /// process. All processes may write at the same time, so use volatile or atomic accesses, never
-    /// references.
+    /// The address is valid for [`mapped_len`](Self::mapped_len) bytes as long as a clone exists in
+    /// this process. All processes may write at the same time, so use volatile or atomic accesses,
+    /// never references.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.mapping.start().as_ptr()
     }
 
-    /// All mapped bytes, as words of eight bytes.
+    /// Returns all mapped bytes as words of eight bytes.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
         let words = self.mapped_len() / size_of::<AtomicU64>();
@@ -79,7 +83,7 @@ impl InheritedMemory {
         unsafe { std::slice::from_raw_parts(self.as_ptr().cast::<AtomicU64>(), words) }
     }
 
-    /// The backing, the one that was requested, and the reasons why it was not available.
+    /// Returns the backing of the memory, the requested backing, and the reasons for a difference.
     #[must_use]
     pub fn backing_report(&self) -> &BackingReport {
         &self.0.report

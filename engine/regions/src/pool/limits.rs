@@ -1,13 +1,14 @@
-//! What may be promised: huge pages and memory of the machine, and limits of its control groups.
+//! Limits of a promise of memory: huge pages and memory of the machine, and limits of its control
+//! groups.
 //!
-//! A fact that cannot be read forbids nothing: populating finds out in any case, and says so.
+//! A fact that cannot be read forbids nothing, because populating reports a shortage in any case.
 
 use super::{Backing, PoolError};
 use hugekit_machine::cgroup::{Cgroups, GroupLimit};
 use hugekit_machine::hugepages::Shortage;
 use hugekit_machine::{Error, Memory, Root, hugepages};
 
-/// Sees to it that the machine can give so many bytes beyond what is in use now.
+/// Checks that the machine has this many bytes beyond the memory in use.
 pub(super) fn check(root: &Root, backing: Backing, bytes: usize) -> Result<(), PoolError> {
     if backing.is_reserved() {
         check_huge_pages(root, backing.page_size(), bytes)?;
@@ -17,8 +18,8 @@ pub(super) fn check(root: &Root, backing: Backing, bytes: usize) -> Result<(), P
     check_use(root, backing, bytes)
 }
 
-/// Sees to it that so many bytes of what was promised can be populated. Huge pages that are reserved
-/// are there; but a control group counts them only now.
+/// Checks that this many promised bytes can be populated. Reserved huge pages exist already, but a
+/// control group counts them only now.
 pub fn check_use(root: &Root, backing: Backing, bytes: usize) -> Result<(), PoolError> {
     if backing.is_reserved() {
         return check_group(root, |groups| groups.hugetlb(backing.page_size() as u64), bytes);
@@ -27,14 +28,14 @@ pub fn check_use(root: &Root, backing: Backing, bytes: usize) -> Result<(), Pool
     check_group(root, Cgroups::memory, bytes)
 }
 
-/// Returns whether holes can be left to faults, because nothing can refuse the memory then: the kernel has set
-/// the pages apart, and no control group counts them when they are touched.
+/// Returns true if holes can be left to faults, because nothing can refuse the memory then: the
+/// kernel has set the pages apart, and no control group counts them when they are touched.
 pub(super) fn holes_may_wait(root: &Root, backing: Backing) -> bool {
     let limit = |groups: Cgroups| groups.hugetlb(backing.page_size() as u64);
     backing.is_reserved() && matches!(Cgroups::read(root).and_then(limit), Ok(None))
 }
 
-/// Sees to it that so many huge pages are neither in use nor promised.
+/// Checks that this many huge pages are neither in use nor promised.
 pub(super) fn check_huge_pages(
     root: &Root,
     page_size: usize,

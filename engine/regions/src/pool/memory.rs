@@ -1,7 +1,7 @@
 //! The pool's memory: one file, and the mapping of all of it that only the pool uses.
 //!
-//! Everything that brings an extent from one state to the next is here, because all of it is done
-//! through the file or through that *alias mapping*: no other address is ever followed.
+//! This file contains all operations that change the state of an extent. They use only the file and
+//! this *alias mapping*, and never another address.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -38,15 +38,15 @@ pub(super) struct Recipe {
 #[derive(Debug)]
 pub(crate) struct PoolMemory {
     file: OwnedFd,
-    /// `None` only while it is dropped.
+    /// `None` only while the memory is being dropped.
     alias: Option<SharedMapping>,
     backing: Backing,
     by_collapse: bool,
     in_core_dumps: bool,
-    /// The number of nodes that get pages in turn.
+    /// The number of nodes that provide pages in turn.
     turns: usize,
     mark: ForkMark,
-    /// Folios that the kernel made of base pages where huge ones were asked for.
+    /// Folios that the kernel made of base pages although huge pages were requested.
     fragmented: AtomicUsize,
 }
 
@@ -66,13 +66,13 @@ impl Mapped {
         &self.extent
     }
 
-    /// The right to the folios and the addresses apart, for the code that sees to it that the pool gets the folios
-    /// back only when nothing maps them.
+    /// Returns the token of the folios and the mapping separately. The caller must return the
+    /// folios to the pool only when nothing maps them.
     pub(crate) fn into_parts(self) -> (Extent<InUse>, SharedMapping) {
         (self.extent, self.mapping)
     }
 
-    /// Both together again.
+    /// Joins token and mapping again.
     pub(crate) fn of_parts(extent: Extent<InUse>, mapping: SharedMapping) -> Self {
         Self { extent, mapping }
     }
@@ -124,7 +124,8 @@ fn refused(call: &'static str, errno: Errno) -> PoolError {
     }
 }
 
-/// A token must outlive a callback that panics, or its folios were lost.
+/// Runs a job. A panic of its callback becomes an error, because otherwise the token would be
+/// dropped and its folios lost.
 fn unless_it_panics<R, E: Into<Failure>>(job: impl FnOnce() -> Result<R, E>) -> Result<R, Failure> {
     match catch_unwind(AssertUnwindSafe(job)) {
         Ok(outcome) => outcome.map_err(Into::into),
@@ -133,8 +134,8 @@ fn unless_it_panics<R, E: Into<Failure>>(job: impl FnOnce() -> Result<R, E>) -> 
 }
 
 impl PoolMemory {
-    /// A file of `bytes`, a multiple of the backing's page size, all holes. Huge pages of the
-    /// kernel's are reserved by this, so that no other process can take them.
+    /// Makes a file of `bytes`, a multiple of the backing's page size, all holes. This reserves
+    /// huge pages of the kernel's pool, so no other process can take them.
     pub(super) fn new(backing: Backing, bytes: usize, recipe: &Recipe) -> Result<Self, PoolError> {
         let file = memfd::create(&recipe.name, backing.pages()).map_err(|errno| match errno {
             Errno::MFILE | Errno::NFILE => PoolError::NoDescriptor(errno.into()),
@@ -153,7 +154,7 @@ impl PoolMemory {
         Ok(memory)
     }
 
-    /// A file that another process has made. Whether its pages are huge is that process's to have seen to.
+    /// Uses a file of another process, which is responsible for its huge pages.
     pub(super) fn adopt(file: MemoryFile, recipe: &Recipe) -> Result<Self, PoolError> {
         let (backing, bytes) = (file.backing(), file.bytes());
         let memory = Self::mapped(file.into_file(), backing, bytes, recipe)?;
@@ -188,7 +189,7 @@ impl PoolMemory {
         Ok(memory)
     }
 
-    /// Makes one huge page, to know whether the kernel allocates them here or only collapses.
+    /// Makes one huge page, to find out if the kernel allocates them here or only collapses.
     fn try_huge_page(&self) -> Result<bool, PoolError> {
         self.alias().want_huge_pages().map_err(|errno| refused("madvise(MADV_HUGEPAGE)", errno))?;
         let (start, page) = (self.at(0), page_size());
@@ -232,7 +233,7 @@ impl PoolMemory {
         self.backing.page_size()
     }
 
-    /// Bytes of all of it.
+    /// Returns the number of bytes of all of it.
     pub(super) fn capacity(&self) -> usize {
         self.alias().len()
     }
@@ -241,17 +242,17 @@ impl PoolMemory {
         self.fragmented.load(Ordering::Relaxed)
     }
 
-    /// Returns whether this process made the memory: one forked from it has the descriptor and nothing else.
+    /// Returns true if this process made the memory. A forked child has only the descriptor.
     pub(crate) fn is_ours(&self) -> bool {
         self.mark.is_ours()
     }
 
-    /// Returns whether core dumps hold the bytes of regions.
+    /// Returns true if core dumps contain the bytes of regions.
     pub(crate) fn in_core_dumps(&self) -> bool {
         self.in_core_dumps
     }
 
-    /// The file. Who holds its descriptor reaches every byte of the pool.
+    /// Returns the file. A holder of its descriptor can access every byte of the pool.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -280,7 +281,7 @@ impl PoolMemory {
         self.alias().start().as_ptr().wrapping_add(folio * self.page_size())
     }
 
-    /// Has the kernel put pages there, which it clears.
+    /// Makes the kernel populate the extent with cleared pages.
     pub(super) fn populate(
         &self,
         extent: Extent<Hole>,
@@ -315,7 +316,7 @@ impl PoolMemory {
         populate.run_range(start..start + self.bytes(extent)).map(|_| ())
     }
 
-    /// Folio by folio; those that stay base pages are counted.
+    /// Populates folio by folio, and counts the folios that stay on base pages.
     fn populate_huge(
         &self,
         extent: &Extent<Hole>,
@@ -339,8 +340,9 @@ impl PoolMemory {
         populated.map(|_| ())
     }
 
-    /// The base page of a folio that is touched first. A collapse puts the huge page on that page's node, and the kernel
-    /// counts turns in base pages then: from the first page of each folio, all of 512 would be the same node's.
+    /// Returns the base page of a folio that is touched first. A collapse puts the huge page on
+    /// that page's node, and the kernel counts turns in base pages then: from the first page of
+    /// each folio, all of 512 would be the same node's.
     fn first_page(&self, folio: usize) -> usize {
         if !self.by_collapse {
             return 0;
@@ -348,8 +350,8 @@ impl PoolMemory {
         first_page_in_turn(folio, self.page_size() / page_size(), self.turns)
     }
 
-    /// Sets every byte to zero, through the alias mapping. Stopped early, or where memory has failed, the extent
-    /// stays dirty.
+    /// Sets every byte to zero, through the alias mapping. If the call is stopped early, or memory
+    /// has failed, the extent stays dirty.
     pub(super) fn scrub(
         &self,
         extent: Extent<Dirty>,
@@ -405,8 +407,8 @@ impl PoolMemory {
         sound
     }
 
-    /// Sets bytes of an extent to zero that stays in use, through the alias mapping: for its user that
-    /// is as if another process did it.
+    /// Sets bytes of an extent in use to zero, through the alias mapping. For the extent's user,
+    /// this is like a write of another process.
     pub(super) fn clear_in_use(
         &self,
         extent: &Extent<InUse>,
@@ -420,15 +422,15 @@ impl PoolMemory {
         unsafe { how.run_raw(start, bytes.len()) }.map(|_| ())
     }
 
-    /// Gives the pages back to the kernel. What a system call still holds stays what it was and is
-    /// no owner's any more. On failure no caller gets them either.
+    /// Returns the pages to the kernel. Pages that a system call still holds keep their content and
+    /// belong to no owner any more. After an error no caller gets them either.
     pub(super) fn punch(&self, extent: Extent<Dirty>) -> Result<Extent<Hole>, Errno> {
         memfd::punch(&self.file, self.offset(&extent), self.bytes(&extent) as u64)?;
         // SAFETY: the file has no pages there any more.
         Ok(unsafe { extent.become_() })
     }
 
-    /// Maps it for a user.
+    /// Maps the extent for a user.
     pub(super) fn map(&self, extent: Extent<Clean>) -> Result<Mapped, (Extent<Clean>, PoolError)> {
         match self.map_folios(&extent.folios()) {
             // SAFETY: it is mapped for the one who gets this.
@@ -437,7 +439,7 @@ impl PoolMemory {
         }
     }
 
-    /// Maps neighbours, in ascending order, as they are: holes, clean and dirty ones.
+    /// Maps adjacent extents, in ascending order, as they are: holes, clean and dirty.
     ///
     /// # Safety
     /// No thread accesses an address of it before every access there waits until the folio is clean.
@@ -463,7 +465,7 @@ impl PoolMemory {
         self.keep_from_dumps(mapping)
     }
 
-    /// A mapping that is new, out of core dumps where the pool is to be.
+    /// Returns a mapping that is new, out of core dumps where the pool is to be.
     fn keep_from_dumps(&self, mapping: SharedMapping) -> Result<SharedMapping, PoolError> {
         let kept = if self.in_core_dumps { Ok(()) } else { mapping.keep_from_dumps() };
         kept.map_err(|errno| {
@@ -482,7 +484,7 @@ impl PoolMemory {
         self.keep_from_dumps(mapping)
     }
 
-    /// Takes the addresses from the user. If the kernel will not, all is as it was.
+    /// Unmaps the user's addresses. If the kernel refuses, nothing changes.
     ///
     /// # Safety
     /// In the process that made the memory, and the user is done with the addresses.
@@ -496,7 +498,7 @@ impl PoolMemory {
         Ok(unsafe { mapped.extent.become_() })
     }
 
-    /// Like [`unmap`](Self::unmap), where it is known what each run of folios holds.
+    /// Like [`unmap`](Self::unmap), if the content of each run of folios is known.
     ///
     /// # Safety
     /// The conditions of [`unmap`](Self::unmap), and each run of folios holds what `contents` says.
@@ -509,7 +511,8 @@ impl PoolMemory {
         Ok(unsafe { parts_of(self.unmap(mapped)?, contents) })
     }
 
-    /// Like [`unmap_as`](Self::unmap_as), for all but the first `count` folios, of which there are more.
+    /// Like [`unmap_as`](Self::unmap_as), for all folios except the first `count`. There are more
+    /// than `count`.
     ///
     /// # Safety
     /// The conditions of [`unmap_as`](Self::unmap_as), for these folios.
@@ -527,10 +530,10 @@ impl PoolMemory {
     }
 }
 
-/// The runs of an extent as what they hold; what is broken is in none.
+/// Returns the runs of an extent with their contents, without broken folios.
 ///
 /// # Safety
-/// They hold that.
+/// The runs have these contents.
 pub(super) unsafe fn parts_of(mut rest: Extent<Dirty>, contents: &[(usize, Content)]) -> Vec<Idle> {
     let part = |&(count, content): &(usize, Content)| {
         let tail = rest.split_off(count);
@@ -563,7 +566,8 @@ impl Drop for PoolMemory {
     }
 }
 
-/// The page of a folio of so many pages whose turn it is when it is the folio's.
+/// Returns the page with which a folio of `pages` pages begins, so that the folio's node has its
+/// turn.
 fn first_page_in_turn(folio: usize, pages: usize, turns: usize) -> usize {
     (folio % turns + turns - folio * pages % turns) % turns
 }

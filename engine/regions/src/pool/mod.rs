@@ -1,7 +1,7 @@
-//! Pools of clean memory: huge pages that are cleared before any program requests them.
+//! Pools of zeroed memory: huge pages that are cleared before a program requests them.
 //!
-//! A [`Pool`] owns one file of memory. It allocates contiguous extents of it, mapped, as
-//! [`Region`](crate::Region)s. A dropped region leaves dirty memory. A scrubber clears it at low
+//! A [`Pool`] owns one file of memory. It allocates contiguous extents of the file, mapped, as
+//! [`Region`](crate::Region)s. A dropped region leaves dirty memory, which a scrubber clears at low
 //! priority. Memory that is still dirty at an allocation is cleared then, in parallel. No owner
 //! ever receives a byte that another owner wrote. `README.md` beside this file draws the states and
 //! the order of locks, and lists the races that were considered.
@@ -48,10 +48,11 @@ pub(crate) use memory::{Mapped, PoolMemory};
 pub use nodes::NodePolicy;
 pub use stats::PoolStats;
 
-/// Memory that is clean when it is allocated. Clones are handles of the same pool.
+/// A pool of memory that is zeroed when a region is allocated. Clones are handles of the same pool.
 ///
 /// A pool exists until its last handle and its last region are dropped. Children of `fork(2)` do
-/// not inherit its memory: every call returns an error there, and dropping a handle does nothing.
+/// not inherit the pool's memory. In a child every call returns an error, and dropping a handle
+/// does nothing.
 ///
 /// ```
 /// use hugekit::pool::{Backing, Pool};
@@ -70,7 +71,7 @@ pub struct Pool(Arc<PoolInner>);
 
 #[derive(Debug)]
 struct PoolInner {
-    /// Held for its drop.
+    /// Held only to be dropped.
     _scrubber: Scrubber,
     core: Arc<Core>,
     report: BackingReport,
@@ -79,36 +80,36 @@ struct PoolInner {
 }
 
 impl Pool {
-    /// Makes a builder for a pool of `capacity` bytes, rounded up to whole folios.
+    /// Makes a builder for a pool of `capacity` bytes, rounded up to a multiple of the folio.
     pub fn builder<'a>(capacity: usize) -> PoolBuilder<'a> {
         PoolBuilder::new(capacity)
     }
 
-    /// The backing, the one that was requested, and the reasons why it was not available.
+    /// Returns the backing of the pool, the requested backing, and the reasons for a difference.
     #[must_use]
     pub fn backing_report(&self) -> &BackingReport {
         &self.0.report
     }
 
-    /// The backing of the pool.
+    /// Returns the backing of the pool.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.0.report.backing
     }
 
-    /// Bytes of the pool.
+    /// Returns the capacity of the pool in bytes.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.0.report.capacity
     }
 
-    /// Bytes of a folio. Every region consists of whole folios.
+    /// Returns the length of a folio in bytes. Every region consists of whole folios.
     #[must_use]
     pub fn page_size(&self) -> usize {
         self.backing().page_size()
     }
 
-    /// The state of the pool at this moment.
+    /// Returns the state of the pool at this moment.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
@@ -117,8 +118,8 @@ impl Pool {
         Ok(self.0.core.stats())
     }
 
-    /// Clears all memory that is dirty now, with the number of threads that the pool was built
-    /// with. Returns the number of bytes cleared.
+    /// Clears all memory that is dirty now, with the number of threads in [`PoolBuilder::threads`].
+    /// Returns the number of cleared bytes.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
@@ -126,8 +127,8 @@ impl Pool {
         self.0.core.scrub_all(self.0.threads)
     }
 
-    /// Stops the scrubber until [`resume_scrubbing`](Self::resume_scrubbing), and waits until it
-    /// has stopped.
+    /// Stops the scrubber until [`resume_scrubbing`](Self::resume_scrubbing) is called. Returns
+    /// when the scrubber has stopped.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
@@ -137,7 +138,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Starts the scrubber again.
+    /// Starts the scrubber again after [`pause_scrubbing`](Self::pause_scrubbing).
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
@@ -147,7 +148,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Maps so many zeroed bytes, rounded up to whole folios.
+    /// Maps `bytes` zeroed bytes, rounded up to whole folios.
     pub(crate) fn allocate(
         &self,
         bytes: usize,
@@ -158,8 +159,8 @@ impl Pool {
         self.0.core.allocate(count, threads.unwrap_or(self.0.threads), progress)
     }
 
-    /// Like [`allocate`](Self::allocate), but what is not clean is left to the first access, and what each
-    /// run of folios holds is said.
+    /// Like [`allocate`](Self::allocate), but folios that are not clean are left to the first
+    /// access. Returns the content of each run of folios.
     ///
     /// # Safety
     /// No thread accesses an address of it before every access there waits until the folio is clean.
@@ -175,18 +176,19 @@ impl Pool {
         unsafe { self.0.core.hand_out_unready(count, threads, progress) }
     }
 
-    /// Takes so many bytes out of the pool, in whole folios, for a caller that writes all of a folio before it
-    /// shows it: what each run of them holds is said, and nothing is cleared. Dirty ones are taken first.
-    /// In one piece if there is one; else in pieces of whole units of `unit` bytes.
+    /// Takes `bytes` bytes out of the pool, in whole folios, for a caller that writes all of a
+    /// folio before a user sees it. Returns the content of each run; nothing is cleared. Dirty
+    /// folios are taken first. The result is one piece if there is one, otherwise pieces of whole
+    /// units of `unit` bytes.
     pub(crate) fn reserve(&self, bytes: usize, unit: usize) -> Result<Vec<Reserved>, PoolError> {
         let unit = unit.div_ceil(self.page_size());
         self.0.core.reserve(self.folios(bytes)?, unit, self.0.threads)
     }
 
-    /// Takes back what [`reserve`](Self::reserve) gave, or parts of what was mapped.
+    /// Takes back memory of [`reserve`](Self::reserve), or parts of memory that was mapped.
     ///
     /// # Safety
-    /// The folios are mapped nowhere any more, and the runs hold that.
+    /// The folios are not mapped any more, and the runs have these contents.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn give_back(&self, extent: Extent<InUse>, contents: &[(usize, Content)]) {
         // SAFETY: the folios are mapped nowhere any more, and the runs hold what they say.
@@ -211,8 +213,8 @@ impl Pool {
         Ok(whole_folios(bytes, page_size)? / page_size)
     }
 
-    /// Takes back what [`allocate`](Self::allocate) mapped; in a forked child, which has no part of
-    /// it, nothing happens.
+    /// Takes back memory of [`allocate`](Self::allocate). Does nothing in a forked child, which
+    /// does not have the memory.
     ///
     /// # Safety
     /// No thread uses the addresses any more.
@@ -222,7 +224,7 @@ impl Pool {
         unsafe { self.0.core.reclaim(mapped) }
     }
 
-    /// Like [`reclaim`](Self::reclaim), where it is known what each run of folios holds.
+    /// Like [`reclaim`](Self::reclaim), if the content of each run of folios is known.
     ///
     /// # Safety
     /// No thread uses the addresses any more, and each run of folios holds what `contents` says.
@@ -281,7 +283,7 @@ impl Pool {
         self.0.threads
     }
 
-    /// Counts what a fault had cleared. Async-signal-safe.
+    /// Counts bytes that a fault had cleared. Async-signal-safe.
     pub(crate) fn count_cleared_at_fault(&self, bytes: usize) {
         self.0.core.counters.scrubbed(Scrubbed::OnFault, bytes);
     }
@@ -290,13 +292,13 @@ impl Pool {
         self.0.core.counters.scrubbed(Scrubbed::AtRelease, bytes);
     }
 
-    /// Counts what a fault had populated. Async-signal-safe.
+    /// Counts bytes that a fault had populated. Async-signal-safe.
     pub(crate) fn count_populated_at_fault(&self, bytes: usize) {
         self.0.core.counters.populated(bytes);
     }
 }
 
-/// So many bytes rounded up to whole folios, if a process can have as many addresses.
+/// Returns the number of folios for `bytes`, if the process can have as many addresses.
 fn whole_folios(bytes: usize, page_size: usize) -> Result<usize, PoolError> {
     let whole =
         bytes.checked_next_multiple_of(page_size).filter(|&whole| whole <= isize::MAX as usize);

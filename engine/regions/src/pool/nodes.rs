@@ -1,24 +1,25 @@
-//! Which nodes a pool's memory comes from.
+//! The NUMA nodes of a pool's memory.
 
 use super::PoolError;
 use hugekit_machine::CpuSet;
 use hugekit_sys::mapping::SharedMapping;
 use hugekit_sys::mempolicy::{self, Mode};
 
-/// The NUMA nodes that a pool's memory comes from.
+/// The NUMA nodes that provide a pool's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NodePolicy {
-    /// The memory policy of the thread that populates the memory, for example of `numactl`.
+    /// The nodes of the memory policy of the populating thread. `numactl` sets such a policy, for
+    /// example.
     #[default]
     Process,
     /// The node of the CPU that populates the memory.
     Local,
-    /// Only these nodes. It is an error if they have no memory left.
+    /// Only these nodes. Populating fails if they have no memory left.
     Bind(Vec<u32>),
     /// These nodes in turn, page by page.
     Interleave(Vec<u32>),
-    /// This node, and others if it has no memory left.
+    /// This node, and other nodes if it has no memory left.
     Preferred(u32),
 }
 

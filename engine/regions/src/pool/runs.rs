@@ -14,17 +14,17 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Returns how many numbers are in the set.
+    /// Returns the count of numbers in the set.
     pub(super) fn total(&self) -> usize {
         self.total
     }
 
-    /// The longest run; of several, the one that starts last.
+    /// Returns the longest run; of several, the one that starts last.
     pub(super) fn longest(&self) -> Option<Range<usize>> {
         self.by_len.last().map(|&(len, start)| start..start + len)
     }
 
-    /// The shortest run of at least `len`; of several, the first.
+    /// Returns the shortest run of at least `len`; of several, the first.
     pub(super) fn best_fit(&self, len: usize) -> Option<Range<usize>> {
         self.by_len.range((len, 0)..).next().map(|&(len, start)| start..start + len)
     }
@@ -61,7 +61,7 @@ impl Runs {
         self.remember(run.end.min(last.end)..last.end);
     }
 
-    /// The runs within a range, cut to it, ascending.
+    /// Returns the runs within a range, cut to it, ascending.
     pub(super) fn within(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
         let reaching_in = self.by_start.range(..range.start).next_back();
         let inside = self.by_start.range(range.start..range.end.max(range.start));
@@ -72,7 +72,7 @@ impl Runs {
         runs.map(cut).filter(|run| !run.is_empty())
     }
 
-    /// The first and the last whole run that have a number in a range.
+    /// Returns the first and the last whole run that have a number in a range.
     fn touched(&self, range: &Range<usize>) -> Option<(Range<usize>, Range<usize>)> {
         let whole = |part: Range<usize>| {
             let (&start, &len) = self.by_start.range(..=part.start).next_back()?;
@@ -96,7 +96,7 @@ impl Runs {
         self.by_len.remove(&(run.len(), run.start));
     }
 
-    /// Returns whether both indexes and the total say the same and no two runs touch.
+    /// Returns true if both indexes and the total say the same and no two runs touch.
     pub(super) fn is_consistent(&self) -> bool {
         let lengths: BTreeSet<_> =
             self.by_start.iter().map(|(&start, &len)| (len, start)).collect();

@@ -1,4 +1,4 @@
-//! The scrubber: threads that clear dirty folios where no other thread wants the CPU.
+//! The scrubber: threads that clear dirty folios when no other thread needs the CPU.
 //!
 //! A piece is taken under the lock, cleared without it, and put back. Pieces are small, because a
 //! thread of the lowest priority may lose its CPU in the middle of one, and an allocation may be waiting
@@ -25,7 +25,7 @@ const PIECE_BYTES: usize = 2 << 20;
 /// The length of a nap. The pool is calm if no folio comes or goes for as long.
 const NAP: Duration = Duration::from_millis(1);
 
-/// The threads of one pool. Dropped, they stop and are waited for.
+/// The scrubber threads of one pool. A drop stops them and waits for them.
 #[derive(Debug)]
 pub(super) struct Scrubber {
     core: Arc<Core>,
@@ -34,7 +34,7 @@ pub(super) struct Scrubber {
 }
 
 impl Scrubber {
-    /// Starts so many threads; fewer if the system has no more, which is logged.
+    /// Starts `threads` threads. If the system refuses some, fewer run, which is logged.
     pub(super) fn start(core: &Arc<Core>, threads: usize) -> Self {
         let cancel = Arc::new(Cancel::new());
         let start = |_| {
@@ -89,7 +89,7 @@ fn serve(core: &Core, cancel: &Cancel) {
     }
 }
 
-/// A piece to clear, after a nap if the pool was used since the last one; `None` to stop.
+/// Returns a piece to clear, after a nap if the pool was used since the last one; `None` to stop.
 fn next(core: &Core, most: usize, seen: &mut u64) -> Option<Extent<Dirty>> {
     let mut state = core.lock();
     while !state.orders.stop {

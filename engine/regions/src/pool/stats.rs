@@ -1,4 +1,4 @@
-//! What a pool counts.
+//! Counters of a pool.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -49,7 +49,7 @@ impl Counters {
         self.0.waits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The part of [`PoolStats`] that is counted; what is known at any moment is 0.
+    /// Returns the counted part of [`PoolStats`]. Values that are known at any moment are 0.
     pub(super) fn read(&self) -> PoolStats {
         let scrubbed = |who: Scrubbed| self.0.scrubbed[who as usize].load(Ordering::Relaxed);
         PoolStats {
@@ -66,7 +66,8 @@ impl Counters {
     }
 }
 
-/// A pool at one moment. States are counted in folios, work in bytes since the pool was made.
+/// The state of a pool at one moment. States are counted in folios. Work is counted in bytes since
+/// the pool was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
@@ -76,11 +77,11 @@ pub struct PoolStats {
     pub holes: usize,
     /// Folios that are clean and free.
     pub clean: usize,
-    /// Folios of regions, and folios that are being cleared or populated for one.
+    /// Folios of regions, and folios that are being cleared or populated for a region.
     pub in_use: usize,
     /// Folios that contain bytes of their last owner, including folios that are being cleared.
     pub dirty: usize,
-    /// Folios on base pages because no huge page was free ([`Backing::Thp`](super::Backing::Thp)).
+    /// Folios on base pages, because no huge page was free ([`Backing::Thp`](super::Backing::Thp)).
     pub fragmented: usize,
     /// Bytes cleared by the scrubber's threads.
     pub scrubbed_in_background: u64,
@@ -90,12 +91,12 @@ pub struct PoolStats {
     pub scrubbed_on_request: u64,
     /// Bytes cleared when a part of a region was released.
     pub scrubbed_at_release: u64,
-    /// Bytes cleared at the first touch ([`Clearing::OnFault`](super::Clearing::OnFault)).
+    /// Bytes cleared at the first access ([`Clearing::OnFault`](super::Clearing::OnFault)).
     pub scrubbed_at_fault: u64,
-    /// Bytes that the kernel was asked to populate.
+    /// Bytes that the pool asked the kernel to populate.
     pub populated: u64,
     /// Regions that were allocated.
     pub allocations: u64,
-    /// Regions of these that waited for the scrubber to finish a piece.
+    /// Allocated regions that waited until the scrubber finished a piece.
     pub waits: u64,
 }

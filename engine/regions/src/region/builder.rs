@@ -1,4 +1,4 @@
-//! How a region is asked for, where more is to be said than its length.
+//! Options of a region, and its construction.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -35,15 +35,17 @@ impl fmt::Debug for RegionBuilder<'_> {
 }
 
 impl Pool {
-    /// Allocates a region of `len` bytes, all zero, rounded up to whole folios.
+    /// Allocates a region of `len` bytes, all zero. The mapped length is rounded up to a multiple
+    /// of the folio.
     ///
-    /// Clean folios are mapped as they are, in microseconds. Dirty ones are cleared first, and
-    /// unpopulated ones populated, with the number of threads that the pool was built with.
+    /// Clean folios are mapped as they are, in microseconds. Dirty folios are cleared first, and
+    /// holes are populated first, with the number of threads in
+    /// [`PoolBuilder::threads`](crate::pool::PoolBuilder::threads).
     ///
     /// # Errors
-    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if the pool has no free
-    /// piece of this length, [`PoolError::Forked`] in a forked child, and any error of populating.
-    /// The pool is unchanged then.
+    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if the pool has no
+    /// contiguous free memory of this length, [`PoolError::Forked`] in a forked child, and any
+    /// error of populating. The pool is unchanged then.
     pub fn region(&self, len: usize) -> Result<Region, PoolError> {
         self.region_builder(len).build()
     }
@@ -74,29 +76,30 @@ impl Pool {
 }
 
 impl<'a> RegionBuilder<'a> {
-    /// Sets when dirty memory is cleared. By default as the pool.
+    /// Sets the moment at which dirty memory is cleared. By default the pool's setting.
     ///
-    /// [`Clearing::OnFault`] clears at allocation if the kernel could show dirty memory to the
-    /// owner without a fault. [`Region::fallback`] has the reason then.
+    /// If the kernel could show dirty memory to the owner without a fault, [`Clearing::OnFault`]
+    /// clears at allocation. [`Region::fallback`] then returns the reason.
     pub fn clearing(mut self, clearing: Clearing) -> Self {
         self.clearing = clearing;
         self
     }
 
-    /// Sets who handles the faults of [`Clearing::OnFault`]. By default [`FaultMode::Auto`].
+    /// Sets the mode of fault handling for [`Clearing::OnFault`]. By default [`FaultMode::Auto`].
     pub fn fault_mode(mut self, fault_mode: FaultMode) -> Self {
         self.fault_mode = fault_mode;
         self
     }
 
-    /// Sets the number of threads that clear or populate at allocation. By default as the pool.
+    /// Sets the number of threads that clear or populate at allocation. By default the pool's
+    /// number.
     pub fn threads(mut self, threads: Threads) -> Self {
         self.threads = Some(threads);
         self
     }
 
-    /// Sets a callback that is called with the number of bytes cleared or populated at allocation,
-    /// for each extent separately. By default none.
+    /// Sets a callback that is called with the number of bytes cleared or populated at allocation.
+    /// The count begins again for each extent. By default none.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.progress = Some(progress);
         self
@@ -105,10 +108,10 @@ impl<'a> RegionBuilder<'a> {
     /// Makes the region.
     ///
     /// # Errors
-    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if the pool has no free
-    /// piece of this length, [`PoolError::Forked`] in a forked child, and any error of populating.
-    /// [`PoolError::Fault`] if memory is to be cleared at the fault and faults cannot be handled.
-    /// The pool is unchanged then.
+    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if the pool has no
+    /// contiguous free memory of this length, [`PoolError::Forked`] in a forked child, and any
+    /// error of populating. [`PoolError::Fault`] if [`Clearing::OnFault`] is set and faults cannot
+    /// be handled. The pool is unchanged then.
     ///
     /// # Panics
     /// If the progress callback panics. The pool is unchanged then.

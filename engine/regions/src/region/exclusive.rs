@@ -10,14 +10,14 @@ use crate::fault::Serving;
 use crate::pool::{FaultError, Pool};
 use hugekit_bulk::parallel::Report;
 
-/// Zeroed memory of a [`Pool`], as a slice of bytes. Dropping it returns the memory to the pool.
+/// Zeroed memory of a [`Pool`], as a slice of bytes. A drop returns the memory to the pool.
 ///
-/// Its pages exist and its address does not change. The first touch of a folio costs a page fault
-/// that only maps it; [`populate`](Self::populate) maps all folios at once. A touch can never fail
-/// for lack of memory: [`Pool::region`] would have failed.
+/// The address of a region does not change. The first access to a folio costs a page fault that
+/// only maps the folio; [`populate`](Self::populate) maps all folios at once. An access never fails
+/// for lack of memory, because the memory was reserved when [`Pool::region`] succeeded.
 ///
-/// Children of `fork(2)` do not inherit the memory: an access there ends in SIGSEGV, and dropping
-/// the region does nothing.
+/// Children of `fork(2)` do not inherit the memory. In a child, an access ends in SIGSEGV, and a
+/// drop does nothing.
 #[derive(Debug)]
 pub struct Region(Box<RegionMemory>);
 
@@ -30,8 +30,8 @@ impl Region {
         &self.0
     }
 
-    /// Bytes that the region shares with forks at this moment, in whole granules. Later writes may
-    /// still have to copy this many bytes.
+    /// Returns the number of bytes that the region shares with forks at this moment, in whole
+    /// granules. Later writes may have to copy up to this many bytes.
     ///
     /// # Errors
     /// [`RegionError::Forked`] in a forked child.
@@ -39,39 +39,39 @@ impl Region {
         self.0.shared_bytes()
     }
 
-    /// The address, a multiple of the folio size.
+    /// Returns the address of the region, a multiple of the folio.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.0.start().as_ptr()
     }
 
-    /// The address, for writing.
+    /// Returns the address of the region, for writing.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.0.start().as_ptr()
     }
 
-    /// Bytes that are mapped: the length rounded up to whole folios.
+    /// Returns the number of mapped bytes: the length rounded up to a multiple of the folio.
     #[must_use]
     pub fn mapped_len(&self) -> usize {
         self.0.mapped_len()
     }
 
-    /// The pool of the region.
+    /// Returns the pool of the region.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.0.pool()
     }
 
-    /// Returns how faults are handled; `None` if accesses cause no faults that hugekit handles, because the
-    /// region was cleared at allocation and was not forked.
+    /// Returns the mode of fault handling. `None` if hugekit handles no faults of this region,
+    /// because the region was cleared at allocation and was not forked.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
         self.0.serving()
     }
 
-    /// The reason why the region was cleared at allocation although [`Clearing::OnFault`] was
-    /// requested; `None` if it was not.
+    /// Returns the reason why the region was cleared at allocation although [`Clearing::OnFault`]
+    /// was requested. `None` if this did not happen.
     ///
     /// [`Clearing::OnFault`]: crate::pool::Clearing::OnFault
     #[must_use]
@@ -79,28 +79,31 @@ impl Region {
         self.0.fallback()
     }
 
-    /// Makes a range writable without a fault, for a system call or a device that writes to it.
+    /// Makes a range writable without a fault. Call this before a system call or a device writes to
+    /// the range.
     ///
-    /// Dirty bytes are cleared and bytes shared with forks are copied, with the number of threads
-    /// that the pool was built with. This holds until the range is [released](Self::release), or
-    /// the region forked or snapshotted. Only regions whose faults are handled in place need it.
-    /// For memory with a snapshot, `Snapshot::prepare_write` does the same.
+    /// Dirty bytes of the range are cleared, and bytes that are shared with forks are copied, with
+    /// the number of threads of the pool. The range stays prepared until it is
+    /// [released](Self::release), or until the region is forked or snapshotted. Only regions whose
+    /// faults are handled in place need this call. If the memory has a snapshot,
+    /// `Snapshot::prepare_write` does the same.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if a page's
-    /// hardware is broken, or no memory is left for a hole.
+    /// [`RegionError::OutOfRange`], or [`RegionError::Forked`] in a forked child.
+    /// [`RegionError::Populate`] if the hardware of a page is defective, or if no memory is left
+    /// for a hole.
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.0.prepare_write(range)
     }
 
-    /// Maps all folios of a range now, so that reads cause no faults later.
+    /// Maps all folios of a range now, so that later reads cause no faults.
     ///
-    /// Writes cause none either, except to folios that are shared with forks:
-    /// [`prepare_write`](Self::prepare_write) copies these. For other memory use
+    /// Later writes cause no faults either, except to folios that are shared with forks:
+    /// [`prepare_write`](Self::prepare_write) copies these. For memory outside of regions use
     /// [`PopulateOptions`].
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::Forked`].
+    /// [`RegionError::OutOfRange`], or [`RegionError::Forked`] in a forked child.
     pub fn populate(&self, range: Range<usize>) -> Result<Report, RegionError> {
         self.0.populate(range, &PopulateOptions::new())
     }
@@ -122,45 +125,46 @@ impl Region {
         self.0.populate(range, options)
     }
 
-    /// Discards the bytes of a range: it reads as zeroes afterwards, and stays allocated and
+    /// Discards the bytes of a range. Afterwards the range reads as zeroes, and stays allocated and
     /// mapped.
     ///
     /// The range must consist of whole folios. It may end at the region's end instead of a folio's
     /// end.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::NotWholeFolios`], [`RegionError::Forked`].
+    /// [`RegionError::OutOfRange`], [`RegionError::NotWholeFolios`], or [`RegionError::Forked`] in
+    /// a forked child.
     pub fn release(&mut self, range: Range<usize>) -> Result<(), RegionError> {
         self.0.release(range)
     }
 
-    /// Shortens the region to its first `len` bytes. The whole folios after them return to the pool
-    /// as dirty. The region cannot grow again.
+    /// Shortens the region to its first `len` bytes. Whole folios after these bytes return to the
+    /// pool as dirty. The region cannot grow again.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`] if `len` is larger than the region, [`RegionError::NoBytes`] if
-    /// it is 0, [`RegionError::Forked`]; [`RegionError::Kept`] if the kernel refuses to unmap. The
-    /// region is unchanged then.
+    /// `len` is 0, [`RegionError::Forked`] in a forked child, [`RegionError::Kept`] if the kernel
+    /// refuses to unmap. The region is unchanged then.
     pub fn truncate(&mut self, len: usize) -> Result<(), RegionError> {
         self.0.truncate(len)
     }
 
-    /// Converts the region into a handle that can be cloned, so that several threads, devices or
-    /// guests may use the memory at the same time.
+    /// Converts the region into a handle that can be cloned. Several threads, devices or guests may
+    /// then use the memory at the same time.
     #[must_use]
     pub fn share(self) -> SharedRegion {
         SharedRegion::new(*self.0)
     }
 
-    /// Drops the region although the kernel may still read or write its pages (`vmsplice`, an
-    /// `O_DIRECT` transfer, a buffer registered with `io_uring`).
+    /// Drops a region whose pages the kernel may still read or write, for example for `vmsplice`,
+    /// for an `O_DIRECT` transfer, or for a buffer registered with `io_uring`.
     ///
-    /// Its folios return to the kernel instead of being cleared for another owner. The pool
-    /// populates new ones when it needs them.
+    /// The folios return to the kernel; the pool does not clear them for another owner. The pool
+    /// populates new folios when it needs them.
     ///
     /// # Errors
-    /// [`RegionError::Forked`]; [`RegionError::Kept`] if the kernel refuses. No other owner ever
-    /// gets these folios then.
+    /// [`RegionError::Forked`] in a forked child. [`RegionError::Kept`] if the kernel refuses to
+    /// free the folios; no other owner ever gets them then.
     pub fn retire(self) -> Result<(), RegionError> {
         (*self.0).retire()
     }

@@ -1,4 +1,5 @@
-//! Forks of regions: the same bytes twice, of which each side changes its own. `cow/` has how.
+//! Forks of regions: two regions with the same bytes, of which each changes its own. The folder
+//! `cow/` explains the implementation.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,12 +11,13 @@ use crate::cow::{CowHandle, ForkError, ForkGroup, NextEpoch, Terms, usual_granul
 use crate::fault::FaultMode;
 use crate::pool::Pool;
 
-/// The largest granule there is.
+/// The largest granule.
 const MOST_BYTES: usize = 2 << 20;
 
-/// Options of a fork, made by [`Region::fork_builder`] or [`SharedRegion::fork_builder`].
+/// Options of a fork. [`Region::fork_builder`] and [`SharedRegion::fork_builder`] make them.
 ///
-/// The options of a region's first fork apply to its fork group: its other forks, and theirs.
+/// The options of a region's first fork apply to the whole fork group: to later forks of the
+/// region, and to forks of forks.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until built"]
 pub struct ForkBuilder<'a> {
@@ -40,7 +42,7 @@ impl<'a> ForkBuilder<'a> {
         Self { origin, granule: None, fault_mode: None, max_vmas: None, left_out: Vec::new() }
     }
 
-    /// Sets how many bytes are copied as a whole, a power of two.
+    /// Sets the granule: the number of bytes that one copy contains, a power of two.
     ///
     /// | backing | granule | default |
     /// | --- | --- | --- |
@@ -52,17 +54,18 @@ impl<'a> ForkBuilder<'a> {
         self
     }
 
-    /// Sets who handles the faults of the fork group. By default [`FaultMode::Auto`], or the mode
-    /// of the region if that is cleared at the fault.
+    /// Sets the mode of fault handling of the fork group. By default the region's mode if the
+    /// region uses [`Clearing::OnFault`](crate::pool::Clearing::OnFault), otherwise
+    /// [`FaultMode::Auto`].
     pub fn fault_mode(mut self, fault_mode: FaultMode) -> Self {
         self.fault_mode = Some(fault_mode);
         self
     }
 
-    /// Sets the most mappings of the process that copies of the fork group may use. By default, and
-    /// at most, half of `vm.max_map_count` for all fork groups together.
+    /// Sets the highest number of mappings of the process that copies of the fork group may use. By
+    /// default half of `vm.max_map_count`, for all fork groups together. This is also the maximum.
     ///
-    /// If they are used up, a write copies all bytes that its region still shares, and maps the
+    /// If no mapping is left, a write copies all bytes that its region still shares, and maps the
     /// region as one piece.
     pub fn max_vmas(mut self, mappings: usize) -> Self {
         self.max_vmas = Some(mappings);
@@ -70,11 +73,11 @@ impl<'a> ForkBuilder<'a> {
     }
 
     /// Leaves a range out of the fork, as `MADV_DONTFORK` does for `fork(2)`: the fork has zeroes
-    /// there, in its own memory. May be called several times. By default no range.
+    /// there, in its own memory. By default no range. Several calls leave out several ranges.
     ///
-    /// Writes of the region to whole granules of the range cause no faults. A granule that is left
-    /// out only in part is copied when the fork is made. Other forks of the region, and forks of
-    /// this fork, are not affected.
+    /// Later writes of the region to whole granules of the range cause no faults. If a granule is
+    /// left out only in part, the call to [`build`](Self::build) copies it. Other forks of the
+    /// region, and forks of this fork, are not affected.
     ///
     /// ```
     /// use hugekit::pool::{Backing, Pool};
@@ -89,7 +92,8 @@ impl<'a> ForkBuilder<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`build`](Self::build) returns [`ForkError::OutOfRange`] if the bytes do not lie within the region.
+    /// [`build`](Self::build) returns [`ForkError::OutOfRange`] if the range does not lie within
+    /// the region.
     pub fn leave_out(mut self, range: Range<usize>) -> Self {
         self.left_out.push(range);
         self
@@ -98,13 +102,13 @@ impl<'a> ForkBuilder<'a> {
     /// Makes the fork.
     ///
     /// # Errors
-    /// [`ForkError`]. The region is unchanged then.
+    /// [`ForkError`] if the fork cannot be made. The region is unchanged then.
     pub fn build(&self) -> Result<Region, ForkError> {
         let fork = self.handle(None)?;
         Ok(Region::new(RegionMemory::in_group(self.origin.pool().clone(), fork, self.origin.len())))
     }
 
-    /// Its mapping in the fork group, with the beginning of an epoch of the region if there is one.
+    /// Makes the fork's mapping in the fork group. An epoch of the region may begin with it.
     pub(crate) fn handle(&self, epoch: Option<&mut NextEpoch<'_>>) -> Result<CowHandle, ForkError> {
         let terms = |pool: &Pool| {
             let granule_bytes = granule(pool, self.granule)?;
@@ -121,7 +125,7 @@ impl<'a> ForkBuilder<'a> {
     }
 }
 
-/// The granule that was asked for, if the memory can be shared in such pieces.
+/// Returns the requested granule, if the memory can be shared in such granules.
 fn granule(pool: &Pool, asked: Option<usize>) -> Result<usize, ForkError> {
     let (folio, base_page) = (pool.page_size(), rustix::param::page_size());
     let (least, most) = if folio > MOST_BYTES {
@@ -142,18 +146,19 @@ fn granule(pool: &Pool, asked: Option<usize>) -> Result<usize, ForkError> {
 }
 
 impl Region {
-    /// Makes a region with the same bytes. Later writes to one side are not seen by the other.
+    /// Makes a region with the same bytes. Neither region sees later writes to the other.
     ///
-    /// The call write-protects the region and copies nothing. The first write to a granule, on
-    /// either side, copies the granule. Memory that is still to be cleared at the fault stays so,
-    /// on both sides. The fork reserves as many bytes of the pool as the region has. Forks and the
-    /// region may be dropped in any order.
+    /// The call write-protects the region and copies nothing. The first write to a granule, by the
+    /// region or by the fork, copies the granule. With
+    /// [`Clearing::OnFault`](crate::pool::Clearing::OnFault), memory that is not cleared yet is
+    /// cleared later in both regions. The fork reserves as many bytes of the pool as the region
+    /// has. Forks and the region may be dropped in any order.
     ///
-    /// Costs for 1 GiB: 0.09 to 0.18 ms on reserved huge pages, 12 to 31 ms on base pages
-    /// ([benchmarks.md]).
+    /// For 1 GiB, the call lasts 0.09 to 0.18 ms on reserved huge pages, and 12 to 31 ms on base
+    /// pages ([benchmarks.md]).
     ///
     /// If faults are handled in place, a thread that writes must not block SIGBUS. On transparent
-    /// huge pages it must not block SIGSEGV, and no code may call `mprotect` on the memory.
+    /// huge pages, it must not block SIGSEGV either, and no code may call `mprotect` on the memory.
     ///
     /// ```
     /// use hugekit::pool::{Backing, Pool};
@@ -170,7 +175,7 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`ForkError`]. The region is unchanged then.
+    /// [`ForkError`] if the fork cannot be made. The region is unchanged then.
     ///
     /// [benchmarks.md]: https://github.com/hugekit/hugekit/blob/main/docs/benchmarks.md
     pub fn fork(&self) -> Result<Self, ForkError> {
@@ -186,11 +191,13 @@ impl Region {
 impl SharedRegion {
     /// Makes a region with the same bytes, as [`Region::fork`] does.
     ///
-    /// Stores before the call are in the fork, stores after it are not. A granule that another
-    /// thread writes during the call is in the fork with or without that store, as with `fork(2)`.
+    /// The fork contains stores from before the call, and no stores from after the call. If another
+    /// thread writes to a granule during the call, the fork may contain this store or not, as with
+    /// `fork(2)`.
     ///
     /// # Errors
-    /// The errors of [`Region::fork`], and [`ForkError::FileGiven`].
+    /// The errors of [`Region::fork`], and [`ForkError::FileGiven`] if the program has called
+    /// [`file`](Self::file).
     pub fn fork(&self) -> Result<Region, ForkError> {
         self.fork_builder().build()
     }

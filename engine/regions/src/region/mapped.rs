@@ -1,4 +1,4 @@
-//! What both kinds of region do with their memory.
+//! The memory of both kinds of regions, and the operations on it.
 
 #![allow(unsafe_code)]
 
@@ -22,14 +22,14 @@ use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::headroom::{self, HeapShortage};
 use hugekit_sys::memory;
 
-/// An error of a region. Its bytes are unchanged.
+/// An error of a region. The bytes of the region are unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
     /// The range does not lie within the region.
     #[error("bytes {}..{} lie outside a region of {len} bytes", range.start, range.end)]
     OutOfRange {
-        /// The range requested.
+        /// The requested range.
         range: Range<usize>,
         /// Bytes of the region.
         len: usize,
@@ -39,7 +39,7 @@ pub enum RegionError {
     Unaligned {
         /// The offset.
         offset: usize,
-        /// The length of the access in bytes.
+        /// The length of the access in bytes, of which the offset must be a multiple.
         align: usize,
     },
     /// Only whole folios can be released.
@@ -48,7 +48,7 @@ pub enum RegionError {
         range.start, range.end, Size(*page_size)
     )]
     NotWholeFolios {
-        /// The range requested.
+        /// The requested range.
         range: Range<usize>,
         /// Bytes of a folio.
         page_size: usize,
@@ -56,8 +56,8 @@ pub enum RegionError {
     /// A region must have at least one byte.
     #[error("a region cannot be shortened to 0 bytes: drop it")]
     NoBytes,
-    /// Memory could not be populated: the number of threads is 0, a page's hardware is broken, or
-    /// no memory is left.
+    /// Memory could not be populated: the number of threads is 0, the hardware of a page is
+    /// defective, or no memory is left.
     #[error("cannot populate the region")]
     Populate(#[from] JobError<PopulateError>),
     /// Memory could not be cleared: the number of threads of the pool is 0.
@@ -69,20 +69,21 @@ pub enum RegionError {
     /// Bytes that the region shares with forks could not be copied.
     #[error("the bytes that the region shares with forks cannot be copied")]
     Copy(#[source] PopulateError),
-    /// A region that was forked lies in several places of the file, some of which other regions
-    /// share.
+    /// The region was forked or is a fork. Its memory lies in several places of the file, and other
+    /// regions share some of them.
     #[error("the region shares memory with forks: a writer of its file would change theirs")]
     Forks,
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
-    /// This process is a forked child; the region belongs to its parent.
+    /// This process is a forked child; the region belongs to the parent process.
     #[error("not available in a forked child: the region belongs to the parent process")]
     Forked,
 }
 
 impl RegionError {
-    /// The bytes of the region that a failed populate has populated; `None` for other errors.
+    /// Returns the bytes of the region that a failed populate has populated; `None` for other
+    /// errors.
     #[must_use]
     pub const fn done(&self) -> Option<&Done> {
         match self {
@@ -92,21 +93,23 @@ impl RegionError {
     }
 }
 
-/// An extent in use, given back to its pool when dropped.
+/// An extent in use. A drop returns it to its pool.
 #[derive(Debug)]
 pub(super) struct RegionMemory {
     holds: RwLock<Holds>,
-    /// The group that has its faults served from the beginning, if they are not plain ones.
+    /// The group that handles the region's faults from the beginning, if accesses can cause faults
+    /// other than for mapping.
     first_group: Option<Arc<ForkGroup>>,
-    /// The reason why the memory is plain although it was to be cleared at the fault.
+    /// The reason why the memory was cleared at allocation although it was to be cleared at the
+    /// fault.
     fallback: Option<FaultError>,
-    /// The group that it shares memory in, once it was forked.
+    /// The group with which the region shares memory after its first fork.
     group: OnceLock<Arc<ForkGroup>>,
-    /// Ranges that a fork copies at once.
+    /// Ranges that every fork copies at once.
     pins: Mutex<Vec<Range<usize>>>,
-    /// True if a program may have the file behind it.
+    /// True if a program may have a descriptor of the file.
     file_given: AtomicBool,
-    /// True if its folios go back to the kernel when it is dropped.
+    /// True if the folios return to the kernel when the region is dropped.
     retires: AtomicBool,
     pool: Pool,
     start: NonNull<u8>,
@@ -122,11 +125,11 @@ unsafe impl Sync for RegionMemory {}
 /// The source of a region's memory. Changed only by its first fork and at the end.
 #[derive(Debug)]
 enum Holds {
-    /// An extent of its own, all of it ready.
+    /// An extent of its own, which is completely ready.
     Plain(Mapped),
-    /// A mapping in a group, whose table says what each granule shows.
+    /// A mapping in a group. The table of the group describes each granule.
     Grouped(CowHandle),
-    /// Nothing: it is being dropped.
+    /// Nothing: the region is being dropped.
     Nothing,
 }
 
@@ -142,7 +145,7 @@ impl RegionMemory {
         Self::at(start, mapped_len, Holds::Plain(mapped), pool, len)
     }
 
-    /// Makes a member of a group: cleared when it is touched, or a fork.
+    /// Makes a member of a group: a region that is cleared at the fault, or a fork.
     pub(super) fn in_group(pool: Pool, handle: CowHandle, len: usize) -> Self {
         let start = ptr::with_exposed_provenance_mut(handle.start);
         let start = NonNull::new(start).expect("nothing is mapped at 0");
@@ -168,13 +171,14 @@ impl RegionMemory {
         }
     }
 
-    /// It was cleared at allocation, for this reason if that was not what was asked for.
+    /// Records that the region was cleared at allocation, and the reason if this was not requested.
     pub(super) fn cleared_because(mut self, fallback: Option<FaultError>) -> Self {
         self.fallback = fallback;
         self
     }
 
-    /// Nothing panics while it is held but a caller's progress callback, which leaves it as it is.
+    /// Locks the memory for reading. Only a caller's progress callback can panic meanwhile, and it
+    /// does not change the memory.
     fn holds(&self) -> RwLockReadGuard<'_, Holds> {
         self.holds.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -191,7 +195,8 @@ impl RegionMemory {
         self.fallback.as_ref()
     }
 
-    /// Returns its offset in the pool's file, for code that may write there: no other owner's bytes are there.
+    /// Returns the region's offset in the pool's file, for code that may write there. The file has
+    /// no bytes of other owners there.
     pub(super) fn file_offset(&self) -> Result<u64, RegionError> {
         self.check_ours()?;
         // From then on the region cannot be forked: a writer of the file passes every protection.
@@ -214,12 +219,12 @@ impl RegionMemory {
         self.start
     }
 
-    /// Bytes asked for.
+    /// Returns the number of requested bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes mapped: whole folios.
+    /// Returns the number of mapped bytes: whole folios.
     pub(super) fn mapped_len(&self) -> usize {
         self.mapped_len
     }
@@ -228,7 +233,7 @@ impl RegionMemory {
         &self.pool
     }
 
-    /// The range, if all of it lies within the region.
+    /// Returns the range, if all of it lies within the region.
     pub(super) fn within(&self, range: Range<usize>) -> Result<Range<usize>, RegionError> {
         if range.start <= range.end && range.end <= self.len {
             Ok(range)
@@ -241,7 +246,7 @@ impl RegionMemory {
         if self.pool.memory().is_ours() { Ok(()) } else { Err(RegionError::Forked) }
     }
 
-    /// Enters the folios on which the range lies into the page tables.
+    /// Maps the folios of the range in the page tables.
     pub(super) fn populate(
         &self,
         range: Range<usize>,
@@ -287,7 +292,7 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Clears whole folios through the pool's own mapping, or has them cleared when they are touched.
+    /// Clears whole folios through the pool's own mapping, or at their next access.
     pub(super) fn release(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
         headroom::check()?;
@@ -304,7 +309,7 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Gives back what lies behind the first `len` bytes.
+    /// Returns the memory behind the first `len` bytes to the pool.
     pub(super) fn truncate(&mut self, len: usize) -> Result<(), RegionError> {
         self.check_ours()?;
         headroom::check()?;
@@ -317,8 +322,8 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Gives back what lies behind the folios of the first `len` bytes, or their granules; how many bytes
-    /// stay.
+    /// Returns the memory behind the folios, or granules, of the first `len` bytes to the pool.
+    /// Returns the number of remaining bytes.
     fn give_back_tail(&mut self, len: usize) -> Result<usize, RegionError> {
         let (pool, page_size, before) = (self.pool.clone(), self.pool.page_size(), self.mapped_len);
         let kept = len.next_multiple_of(page_size);
@@ -337,12 +342,12 @@ impl RegionMemory {
         }
     }
 
-    /// Has the folios go back to the kernel when it is dropped.
+    /// Makes a drop return the folios to the kernel.
     pub(super) fn retire_when_dropped(&self) {
         self.retires.store(true, Ordering::Relaxed);
     }
 
-    /// Gives the folios back to the kernel.
+    /// Returns the folios to the kernel.
     pub(super) fn retire(mut self) -> Result<(), RegionError> {
         headroom::check()?;
         self.give_to_kernel()
@@ -364,7 +369,8 @@ impl RegionMemory {
         }
     }
 
-    /// The range, if it consists of whole folios; the last one may be cut by the end of the region.
+    /// Returns the range, if it consists of whole folios; the last one may be cut by the end of the
+    /// region.
     fn whole_folios(&self, range: Range<usize>) -> Result<Range<usize>, RegionError> {
         let (range, page_size) = (self.within(range)?, self.pool.page_size());
         let end = if range.end == self.len { self.mapped_len() } else { range.end };
@@ -377,8 +383,9 @@ impl RegionMemory {
 }
 
 impl RegionMemory {
-    /// A mapping with the same bytes. `terms` are those of the first fork; `agree` is what a later one has
-    /// to say; `left_out` is what it does not inherit; an epoch of the region may begin with it.
+    /// Makes a mapping with the same bytes. `terms` are the terms of the first fork, `agree` checks
+    /// a later fork, `left_out` are the ranges that the fork does not inherit. An epoch of the
+    /// region may begin with the fork.
     pub(super) fn fork(
         &self,
         left_out: &[Range<usize>],
@@ -421,7 +428,8 @@ impl RegionMemory {
         ForkMaker { parent, unshared, bytes: self.mapped_len }.fork(place, epoch)
     }
 
-    /// Has the region in a group that shares memory on these terms: its own, or one that it founds.
+    /// Makes the region a member of a group that shares memory on these terms: its own group, or a
+    /// new one.
     fn begin_to_share(&self, holds: &mut Holds, terms: Terms) -> Result<(), ForkError> {
         let group = match holds {
             Holds::Grouped(region) if region.group.suits(&terms) => {
@@ -434,8 +442,8 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Founds a group with this region. If it is one of another group, which shares nothing, all of it is made ready
-    /// before.
+    /// Makes a new group with this region. If the region is in another group, which shares nothing,
+    /// all of it is made ready before.
     fn found_group(&self, holds: &mut Holds, terms: Terms) -> Result<Arc<ForkGroup>, ForkError> {
         let group = ForkGroup::create(&self.pool, self.mapped_len, terms)?;
         if let Holds::Grouped(region) = holds {
@@ -471,7 +479,7 @@ impl RegionMemory {
         UnsharedSlots::new(&pins, &left_out, granule_bytes, self.mapped_len)
     }
 
-    /// Has every fork copy the range at once, until [`unpin`](Self::unpin).
+    /// Makes every fork copy the range at once, until [`unpin`](Self::unpin).
     pub(super) fn pin(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
         headroom::check()?;
@@ -499,7 +507,7 @@ impl RegionMemory {
         }
     }
 
-    /// Bytes that it shares with others at this moment.
+    /// Returns the number of bytes that the region shares with other regions at this moment.
     pub(super) fn shared_bytes(&self) -> Result<usize, RegionError> {
         self.check_ours()?;
         Ok(match &*self.holds() {
@@ -529,7 +537,7 @@ impl Drop for RegionMemory {
 }
 
 impl RegionError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

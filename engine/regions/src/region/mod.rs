@@ -1,9 +1,9 @@
 //! Regions: memory that a pool has allocated, mapped and zeroed.
 //!
-//! - A [`Region`] has one owner, which reads and writes it as a slice.
-//! - A [`SharedRegion`] has any number of handles, for writers that race: guest memory, or a
-//!   database with a snapshot thread. It has no slice. A program accesses it through atomics,
-//!   through its address, or through the file behind it.
+//! - A [`Region`] has one owner, which reads and writes the memory as a slice.
+//! - A [`SharedRegion`] has any number of handles, for writers that may race: guest memory, or a
+//!   database with a snapshot thread. It has no slice. A program accesses the memory through
+//!   atomics, through its address, or through its file.
 //!
 //! [`Region::share`] turns a region into a shared region. `README.md` beside this file explains why
 //! there are two types, and describes `release`.

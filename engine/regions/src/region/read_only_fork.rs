@@ -15,11 +15,12 @@ use hugekit_bulk::Reuse;
 pub struct ReadOnlyFork {
     fork: PointInTime,
     addresses: Range<usize>,
-    /// Granules that were preserved by others than writers.
+    /// Granules that readers or helpers preserved, not writers.
     preserved: AtomicU64,
 }
 
-/// The record of what is written to a region from one moment on. Offsets are the region's.
+/// The record of the granules of a region that were written since a moment. Offsets are offsets in
+/// the region.
 #[derive(Debug)]
 pub struct RegionEpoch {
     watch: EpochWatch,
@@ -34,22 +35,22 @@ impl RegionEpoch {
         self.start + offset
     }
 
-    /// Bytes of the region.
+    /// Returns the length of the region in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of a granule.
+    /// Returns the length of a granule in bytes.
     pub fn granule_bytes(&self) -> usize {
         self.granule_bytes
     }
 
-    /// The granules of a range are not noted any more, and count as written.
+    /// Stops recording writes to the granules of a range. These granules count as written.
     pub fn end_of(&self, bytes: &Range<usize>) {
         self.watch.end_of(self.slots(bytes));
     }
 
-    /// Makes the granules of a range writable without a fault; they count as written.
+    /// Makes the granules of a range writable without a fault. These granules count as written.
     pub fn own(&self, bytes: &Range<usize>) -> Result<(), Lost> {
         self.watch.own(self.slots(bytes))
     }
@@ -59,24 +60,25 @@ impl RegionEpoch {
     }
 }
 
-/// The cost of a fork so far.
+/// The cost of a fork until now.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkCost {
     pub copied_by_writers: u64,
-    /// Copied when it was made because they are pinned, or preserved by others than writers.
+    /// Granules that were copied when the fork was made because they are pinned, or that were
+    /// preserved later by readers or helpers.
     pub copied_by_others: u64,
     pub longest_fault: Duration,
 }
 
 impl ForkBuilder<'_> {
-    /// The region as it is now.
+    /// Makes a fork of the region as it is now.
     #[doc(hidden)]
     pub fn read_only(&self) -> Result<ReadOnlyFork, ForkError> {
         self.read_only_at(None)
     }
 
-    /// The region as it is when an epoch of it begins, and which offsets of it were written since the epoch before; all
-    /// of them, if there was none.
+    /// Makes a fork of the region, and begins an epoch at the same moment. Also returns the offsets
+    /// that were written since the epoch `before`; if that is `None`, returns all offsets.
     #[doc(hidden)]
     pub fn read_only_since(
         &self,
@@ -108,49 +110,52 @@ impl ForkBuilder<'_> {
 }
 
 impl ReadOnlyFork {
-    /// The addresses of the region that it is of.
+    /// Returns the addresses of the forked region.
     pub fn addresses(&self) -> Range<usize> {
         self.addresses.clone()
     }
 
-    /// Offsets of a range of its addresses.
+    /// Converts a range of the region's addresses to offsets.
     pub fn offsets(&self, range: &Range<usize>) -> Range<usize> {
         range.start - self.addresses.start..range.end - self.addresses.start
     }
 
-    /// Bytes of a granule.
+    /// Returns the length of a granule in bytes.
     pub fn granule_bytes(&self) -> usize {
         self.fork.0.granule_bytes()
     }
 
-    /// Returns how writes to the region are served.
+    /// Returns the mode in which writes to the region are handled.
     pub fn serving(&self) -> &Serving {
         self.fork.0.group.serving()
     }
 
-    /// Returns whether this is the process that made it.
+    /// Returns true if this process made the fork.
     pub fn is_ours(&self) -> bool {
         self.fork.0.is_ours()
     }
 
-    /// Copies bytes of one granule: past the cache unless the copy is used soon.
+    /// Copies bytes of one granule to `to`. The copy streams past the cache unless `reuse` names a
+    /// use.
     ///
     /// # Errors
-    /// [`Lost`] if their memory has failed.
+    /// [`Lost`] if the memory of the fork has failed.
     ///
     /// # Safety
-    /// The bytes of `to` may be written, and no other thread uses them.
+    /// `to` is valid for writes of as many bytes as `range` has, and no other thread accesses these
+    /// bytes.
     pub unsafe fn read(&self, range: &Range<usize>, to: *mut u8, reuse: Reuse) -> Result<(), Lost> {
         // SAFETY: as many bytes of `to` may be written, and no other thread uses them.
         unsafe { self.fork.read(self.offsets(range), to, reuse) }
     }
 
-    /// No reader wants the granules that begin in this range any more.
+    /// Declares that no reader needs the granules that begin in this range any more.
     pub fn let_go(&self, range: &Range<usize>) {
         self.fork.detach(self.slots(range), false);
     }
 
-    /// Has the granules of this range for itself, so that the regions that share them write them without a fault.
+    /// Copies the granules of this range for the fork, so that regions that share the granules
+    /// write to them without a fault.
     pub fn preserve(&self, range: &Range<usize>) {
         let copied = self.fork.detach(self.slots(range), true);
         self.preserved.fetch_add(copied as u64, Ordering::Relaxed);
@@ -161,7 +166,7 @@ impl ReadOnlyFork {
         bytes.start / granule..bytes.end.div_ceil(granule)
     }
 
-    /// The cost so far.
+    /// Returns the cost so far.
     pub fn cost(&self) -> ForkCost {
         let cost = self.fork.cost();
         ForkCost {

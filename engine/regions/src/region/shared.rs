@@ -1,7 +1,7 @@
-//! A region with several users, who may race.
+//! A region with several users, which may race.
 //!
-//! All accesses are atomic ones of the same eight bytes, because atomics of different sizes that race
-//! are undefined; parts of a word are written by compare and exchange.
+//! All accesses are atomic accesses to words of eight bytes, because racing atomics of different
+//! sizes are undefined behaviour. A part of a word is written by compare-and-exchange.
 #![allow(unsafe_code)]
 
 use hugekit_bulk::PopulateOptions;
@@ -20,7 +20,8 @@ const WORD: usize = size_of::<u64>();
 
 /// Memory of a [`Pool`] that several threads, guests or devices read and write at the same time.
 ///
-/// Clones are handles of the same memory. It returns to the pool when the last one is dropped.
+/// Clones are handles of the same memory. The memory returns to the pool when the last handle is
+/// dropped.
 ///
 /// ```
 /// use hugekit::pool::{Backing, Pool};
@@ -35,7 +36,7 @@ const WORD: usize = size_of::<u64>();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Children of `fork(2)` do not inherit the memory: an access there ends in SIGSEGV.
+/// Children of `fork(2)` do not inherit the memory. In a child, an access ends in SIGSEGV.
 #[derive(Clone, Debug)]
 pub struct SharedRegion(Arc<RegionMemory>);
 
@@ -48,22 +49,23 @@ impl SharedRegion {
         &self.0
     }
 
-    /// Makes every fork copy a range at once, until the returned value is dropped. The range keeps
-    /// its pages.
+    /// Pins a range: every fork copies the range at once, and the region keeps its pages, until the
+    /// returned value is dropped.
     ///
-    /// Use it for memory that a device, an `io_uring` ring or a running system call accesses by its
-    /// pages, because write protection does not stop these. Words that they write while a fork is
-    /// made are in the fork or not. Memory of the range that is still to be cleared is cleared now.
+    /// Pin memory that a device, an `io_uring` ring or a running system call accesses by its pages,
+    /// because write protection does not stop these accesses. A fork that is made during such a
+    /// write contains the written words or not. The call also clears memory of the range that is
+    /// not cleared yet.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if bytes
-    /// that are shared with earlier forks cannot be copied now.
+    /// [`RegionError::OutOfRange`], or [`RegionError::Forked`] in a forked child.
+    /// [`RegionError::Populate`] if bytes that are shared with earlier forks cannot be copied now.
     pub fn pin(&self, range: Range<usize>) -> Result<PinnedRange, RegionError> {
         self.0.pin(range.clone())?;
         Ok(PinnedRange { region: self.clone(), range })
     }
 
-    /// Bytes that the region shares with forks, as [`Region::shared_bytes`].
+    /// Returns the number of bytes that the region shares with forks, as [`Region::shared_bytes`].
     ///
     /// # Errors
     /// [`RegionError::Forked`] in a forked child.
@@ -71,39 +73,41 @@ impl SharedRegion {
         self.0.shared_bytes()
     }
 
-    /// Bytes that were requested.
+    /// Returns the number of bytes that were requested.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Bytes that are mapped: the length rounded up to whole folios.
+    /// Returns the number of mapped bytes: the length rounded up to a multiple of the folio.
     #[must_use]
     pub fn mapped_len(&self) -> usize {
         self.0.mapped_len()
     }
 
-    /// The address, a multiple of the folio size.
+    /// Returns the address of the region, a multiple of the folio.
     ///
-    /// It is valid for [`mapped_len`](Self::mapped_len) bytes as long as a handle exists. Several
-    /// threads may write at the same time, so use volatile or atomic accesses, never references.
+    /// The address is valid for [`mapped_len`](Self::mapped_len) bytes as long as a handle exists.
+    /// Several threads may write at the same time, so use volatile or atomic accesses, never
+    /// references.
     ///
-    /// Do not give the address to KVM or to a system call if faults are [handled](Self::serving) in
-    /// place and the range is not [prepared](Self::prepare_write). A system call returns EFAULT
-    /// there, and a KVM guest exits as for a device access.
+    /// If faults are [handled](Self::serving) in place, do not pass the address of a range that is
+    /// not [prepared](Self::prepare_write) to KVM or to a system call. The system call would return
+    /// EFAULT, and a KVM guest would exit as for a device access.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.start().as_ptr()
     }
 
-    /// Returns how faults are handled, like [`Region::serving`]. Guest memory must not be handled in place.
+    /// Returns the mode of fault handling, like [`Region::serving`]. Do not use memory as guest
+    /// memory if its faults are handled in place.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
         self.0.serving()
     }
 
-    /// The reason why the region was cleared at allocation, as [`Region::fallback`].
+    /// Returns the reason why the region was cleared at allocation, as [`Region::fallback`].
     #[must_use]
     pub fn fallback(&self) -> Option<&FaultError> {
         self.0.fallback()
@@ -117,21 +121,22 @@ impl SharedRegion {
         self.0.prepare_write(range)
     }
 
-    /// The pool of the region.
+    /// Returns the pool of the region.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.0.pool()
     }
 
-    /// The file of the pool, and the offset of the region in it, for code that maps the memory
-    /// itself: a device process (vhost-user) or a VMM's memory backend. KVM's memory slots need
-    /// only the address.
+    /// Returns the file of the pool and the offset of the region in the file. This is for code that
+    /// maps the memory itself: a device process (vhost-user), or a VMM's memory backend. KVM's
+    /// memory slots need only the address.
     ///
-    /// The region is contiguous there and does not move. The call clears memory that is still to be
-    /// cleared. The region cannot be [forked](Self::fork) afterwards.
+    /// The region is contiguous in the file and does not move. The call clears memory that is not
+    /// cleared yet. After the call, the region cannot be [forked](Self::fork).
     ///
     /// # Errors
-    /// [`RegionError::Forks`] if the region was forked or is a fork; [`RegionError::Forked`].
+    /// [`RegionError::Forks`] if the region was forked or is a fork, or [`RegionError::Forked`] in
+    /// a forked child.
     ///
     /// # Safety
     /// The descriptor gives access to the whole pool. Code that has it, in any process, must access
@@ -142,7 +147,7 @@ impl SharedRegion {
         Ok((self.0.pool().memory().file(), offset))
     }
 
-    /// All mapped bytes, as words of eight bytes.
+    /// Returns all mapped bytes as words of eight bytes.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped, aligned to pages, initialised and writable for as long as `self` lives; no
@@ -152,10 +157,11 @@ impl SharedRegion {
         }
     }
 
-    /// The word at an offset, which must be a multiple of 8.
+    /// Returns the word at an offset. The offset must be a multiple of 8.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::Unaligned`].
+    /// [`RegionError::OutOfRange`], or [`RegionError::Unaligned`] if the offset is not a multiple
+    /// of 8.
     pub fn word_at(&self, offset: usize) -> Result<&AtomicU64, RegionError> {
         self.0.within(offset..offset.saturating_add(WORD))?;
         match offset % WORD {
@@ -164,11 +170,11 @@ impl SharedRegion {
         }
     }
 
-    /// Copies bytes from `offset` on into `bytes`. Words that other threads write during the call
-    /// are copied with or without that write.
+    /// Copies bytes from `offset` on into `bytes`. If another thread writes a word during the call,
+    /// the copy contains the word from before or from after that write.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`]. Nothing is copied then.
+    /// [`RegionError::OutOfRange`]. `bytes` is unchanged then.
     pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), RegionError> {
         let range = self.0.within(offset..offset.saturating_add(bytes.len()))?;
         let mut rest = bytes;
@@ -180,11 +186,11 @@ impl SharedRegion {
         Ok(())
     }
 
-    /// Copies `bytes` into the memory from `offset` on. Other threads see the words one after the
-    /// other.
+    /// Copies `bytes` into the memory from `offset` on. Other threads see the words change one
+    /// after the other.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`]. Nothing is copied then.
+    /// [`RegionError::OutOfRange`]. The memory is unchanged then.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), RegionError> {
         let range = self.0.within(offset..offset.saturating_add(bytes.len()))?;
         let mut rest = bytes;
@@ -220,7 +226,7 @@ impl SharedRegion {
     }
 
     /// Discards the bytes of a range, as [`Region::release`] does. Bytes that other threads write
-    /// during the call are discarded or not.
+    /// during the call may be discarded or not.
     ///
     /// # Errors
     /// The errors of [`Region::release`].
@@ -228,11 +234,11 @@ impl SharedRegion {
         self.0.release(range)
     }
 
-    /// When the last handle is dropped, returns the folios to the kernel, as [`Region::retire`]
-    /// does, instead of clearing them for another owner.
+    /// Sets the region to return its folios to the kernel when the last handle is dropped, as
+    /// [`Region::retire`] does. By default the pool clears the folios for another owner.
     ///
-    /// Use it if a device, `io_uring` or a system call may still hold pages then. These pages keep
-    /// their bytes and belong to no other region.
+    /// Call this if a device, `io_uring` or a system call may still hold pages at that time. Such
+    /// pages keep their bytes and belong to no other region.
     pub fn retire_when_dropped(&self) {
         self.0.retire_when_dropped();
     }
@@ -240,16 +246,18 @@ impl SharedRegion {
     /// Converts the last handle back into a [`Region`].
     ///
     /// # Errors
-    /// The handle, if others exist.
+    /// Returns the handle as the error if other handles exist.
     ///
     /// # Safety
-    /// No thread, process or device uses the address or the file of the region any more.
+    /// No thread, process or device uses the address or the file of the region after the call,
+    /// except through the returned region.
     pub unsafe fn into_exclusive(self) -> Result<Region, Self> {
         Arc::try_unwrap(self.0).map(Region::new).map_err(Self)
     }
 }
 
-/// A range that forks copy at once, as long as this value exists. Made by [`SharedRegion::pin`].
+/// A range that every fork copies at once, as long as this value exists. [`SharedRegion::pin`]
+/// makes it.
 #[derive(Debug)]
 #[must_use = "dropped, the range is shared by the next fork"]
 pub struct PinnedRange {
@@ -258,13 +266,13 @@ pub struct PinnedRange {
 }
 
 impl PinnedRange {
-    /// The region.
+    /// Returns the region.
     #[must_use]
     pub fn region(&self) -> &SharedRegion {
         &self.region
     }
 
-    /// Offsets of the range.
+    /// Returns the offsets of the range in the region.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
@@ -277,7 +285,7 @@ impl Drop for PinnedRange {
     }
 }
 
-/// The words that bytes lie on, and which bytes of each.
+/// Returns the words that bytes lie on, and which bytes of each.
 fn words_of(bytes: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
     let words = bytes.start / WORD..bytes.end.div_ceil(WORD);
     words.map(move |word| {

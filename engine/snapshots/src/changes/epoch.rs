@@ -1,8 +1,9 @@
-//! Successive states, each stored as the changes since the state before. The protection itself shows the changes.
+//! Successive states of memory, each stored as the changes since the previous state. The write
+//! protection records the changes.
 //!
-//! A snapshot that leaves an epoch keeps its granules protected after they were read. The first write to a granule is
-//! recorded, and nothing is copied. The next snapshot has the bytes of the written granules. It watches all granules
-//! again, except those that are written all the time.
+//! A snapshot that begins an epoch keeps its granules protected after they are read. The first
+//! write to a granule is recorded, and copies nothing. The next snapshot contains the bytes of the
+//! written granules. It protects all granules again, except granules that are written all the time.
 
 use std::io;
 use std::ops::Range;
@@ -19,11 +20,11 @@ use hugekit_regions::fault::Serving;
 use hugekit_regions::region::{ForkBuilder, ForkError, RegionEpoch};
 use hugekit_sys::headroom;
 
-/// The bytes of a state that changed since the state before; for the first state, all bytes.
+/// The bytes of a state that changed since the previous state. For the first state, all bytes.
 ///
-/// Made by [`Builder::first_epoch`] and [`Builder::since`], for a region by [`first`](Self::first)
-/// and [`since`](Self::since). If it is dropped before it is delivered, there is no [`Epoch`], and
-/// the next state must be a first one again.
+/// [`Builder::first_epoch`] and [`Builder::since`] make it; for a region, [`first`](Self::first)
+/// and [`since`](Self::since). If it is dropped before delivery, there is no [`Epoch`], and the
+/// next state must be a first state again.
 #[derive(Debug)]
 pub struct Changes {
     snapshot: Snapshot,
@@ -34,11 +35,12 @@ pub struct Changes {
     heat: Heat,
 }
 
-/// The time since a state was saved. The library notes which granules are written during it.
+/// The time since a state was saved. During an epoch, the library records the granules that are
+/// written.
 ///
 /// The first write to each granule costs one fault. A granule that was written in each of the last
-/// states costs none; it [counts](Self::unwatched) as written. Dropping the epoch ends the noting
-/// and lifts the protection that nothing else needs.
+/// states costs no fault, and [counts](Self::unwatched) as written. A drop of the epoch ends the
+/// recording, and lifts the protection that no snapshot needs.
 #[derive(Debug)]
 pub struct Epoch {
     watch: WatchedMemory,
@@ -55,9 +57,9 @@ enum WatchedMemory {
 }
 
 impl Changes {
-    /// Takes a snapshot of a region, as [`Snapshot::of_region`] does, that leaves an [`Epoch`] when
-    /// it is delivered. [`since`](Self::since) then finds the changes. A region has one epoch at a
-    /// time, the last.
+    /// Takes a snapshot of a region, as [`Snapshot::of_region`] does, and begins an [`Epoch`],
+    /// which [`deliver`](Self::deliver) returns. [`since`](Self::since) then finds the changes. A
+    /// region has one epoch at a time, the last one.
     ///
     /// ```
     /// use hugekit::pool::{Backing, Pool};
@@ -73,19 +75,19 @@ impl Changes {
     /// ```
     ///
     /// # Errors
-    /// [`SnapshotError::Fork`]. The region is unchanged then.
+    /// [`SnapshotError::Fork`] if the region cannot be forked. The region is unchanged then.
     pub fn first<'a>(region: impl Into<ForkBuilder<'a>>) -> Result<Self, SnapshotError> {
         Self::of_region(&region.into(), None)
     }
 
     /// Takes a snapshot of the bytes of a region that were written since its epoch began.
     ///
-    /// [Pinned](SharedRegion::pin) ranges count as written. Stores to a shared region during the
-    /// call are in this state or noted for the next one.
+    /// [Pinned](SharedRegion::pin) ranges count as written. A store to a shared region during the
+    /// call is in this state, or is recorded for the next state.
     ///
     /// # Errors
-    /// [`SnapshotError::Fork`]. The region is unchanged then. The source is
-    /// [`ForkError::OtherEpoch`] if the epoch is not the last one of this region.
+    /// [`SnapshotError::Fork`] if the region cannot be forked. The region is unchanged then. The
+    /// source is [`ForkError::OtherEpoch`] if the epoch is not the last epoch of this region.
     pub fn since<'a>(
         region: impl Into<ForkBuilder<'a>>,
         epoch: Epoch,
@@ -173,26 +175,26 @@ impl Changes {
         Self { snapshot: Snapshot { source }, of_region, changed, heat }
     }
 
-    /// Bytes of the whole state.
+    /// Returns the length of the whole state in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.snapshot.len()
     }
 
-    /// The ranges that may have changed: offsets in the state, ascending. They are whole granules,
-    /// except at the start and end of the state.
+    /// Returns the ranges that may have changed: offsets in the state, ascending. The ranges are
+    /// whole granules, except at the start and end of the state.
     pub fn changed(&self) -> impl Iterator<Item = Range<usize>> {
         self.changed.iter().cloned()
     }
 
-    /// Returns how faults of writers are handled; `None` if nothing is protected.
+    /// Returns the mode in which faults of writers are handled; `None` if nothing is protected.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
         self.snapshot.serving()
     }
 
-    /// The costs of the snapshot so far.
+    /// Returns the costs of the snapshot so far.
     #[must_use]
     pub fn stats(&self) -> SnapshotStats {
         self.snapshot.stats()
@@ -208,17 +210,17 @@ impl Changes {
         self.of_region.as_ref().map_or(Ok(()), |epoch| own(epoch, &range))
     }
 
-    /// Calls `take(offset, bytes)` for the changed bytes in order, at most 2 MiB at a time, and
-    /// returns the epoch that began when the snapshot was taken.
+    /// Calls `take(offset, bytes)` for the changed bytes in order, at most 2 MiB at a time. Returns
+    /// the epoch that began when the snapshot was taken.
     ///
-    /// `take` may be slow: no other thread waits for it. Another thread reads ahead if there are
-    /// more than a few bytes.
+    /// `take` may be slow: no other thread waits for it. Another thread reads ahead, except for a
+    /// few bytes.
     ///
     /// # Errors
-    /// [`SnapshotError::Write`] if `take` fails;
-    /// [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
-    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost;
-    /// [`Forked`](SnapshotError::Forked) in a forked child. There is no epoch then.
+    /// [`SnapshotError::Write`] if `take` fails.
+    /// [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) or [`Changed`](SnapshotError::Changed)
+    /// if the snapshot is lost. [`Forked`](SnapshotError::Forked) in a forked child. After an error
+    /// there is no epoch.
     pub fn deliver(
         self,
         mut take: impl FnMut(usize, &[u8]) -> io::Result<()>,
@@ -264,12 +266,13 @@ fn own(epoch: &RegionEpoch, range: &Range<usize>) -> Result<(), SnapshotError> {
 }
 
 impl Epoch {
-    /// Makes a range of the memory writable without a fault, for a system call or a device that
-    /// writes to it. The range counts as written.
+    /// Makes a range of the memory writable without a fault. Call this before a system call or a
+    /// device writes to the range. The range counts as written.
     ///
     /// # Errors
-    /// [`SnapshotError::OutOfRange`], [`Forked`](SnapshotError::Forked). For a region that shares
-    /// the range with forks, [`SnapshotError::Changed`] if it cannot be copied.
+    /// [`SnapshotError::OutOfRange`], or [`Forked`](SnapshotError::Forked) in a forked child.
+    /// [`SnapshotError::Changed`] if a region shares the range with forks and the range cannot be
+    /// copied.
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
         match &self.watch {
             WatchedMemory::Anonymous(snapshot) => snapshot.prepare_write(range),
@@ -280,15 +283,15 @@ impl Epoch {
         }
     }
 
-    /// The costs of the snapshot that the epoch began with.
+    /// Returns the costs of the snapshot with which the epoch began.
     #[must_use]
     pub fn stats(&self) -> SnapshotStats {
         self.stats
     }
 
-    /// Bytes of the granules that are written all the time. Their writes cost no faults, and they
-    /// count as changed in the next state. If writes to a granule stop, the library notices within
-    /// seven states.
+    /// Returns the number of bytes of the granules that are written all the time. Writes to these
+    /// granules cost no faults, and the granules count as changed in the next state. If writes to a
+    /// granule stop, the library notices this within seven states.
     #[must_use]
     pub fn unwatched(&self) -> usize {
         let granule_bytes = match &self.watch {

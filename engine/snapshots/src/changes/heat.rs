@@ -31,7 +31,7 @@ impl Heat {
         self
     }
 
-    /// Returns whether the granule is hot: its writes are not worth a fault in this state.
+    /// Returns true if the granule is hot: its writes are not worth a fault in this state.
     pub(super) fn is_hot(&self, granule: usize) -> bool {
         (HOT..LOOKED_AT).contains(&self.0[granule])
     }

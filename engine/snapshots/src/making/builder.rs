@@ -27,7 +27,8 @@ use hugekit_sys::pagemap::PageMap;
 
 const SMALL: usize = 64 << 10;
 
-/// The bytes that the first write to a granule copies, and whose protection is lifted together.
+/// The granule: the bytes that the first write copies as a whole, and whose protection is lifted
+/// together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Granule {
@@ -36,13 +37,13 @@ pub enum Granule {
     Auto,
     /// 2 MiB. Huge pages stay whole.
     Huge,
-    /// 64 KiB. A write waits less. Huge pages are split, so writers have more faults, and more TLB
-    /// misses until the kernel joins the pages again or the program calls
+    /// 64 KiB. A write waits less. Huge pages are split, so writers have more faults. They also
+    /// have more TLB misses until the kernel joins the pages again or the program calls
     /// [`collapse`](crate::collapse()).
     Small,
 }
 
-/// Options of a snapshot, made by [`Snapshot::builder`].
+/// Options of a snapshot. [`Snapshot::builder`] makes them.
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until of_anonymous"]
 pub struct Builder {
@@ -57,97 +58,102 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Sets who handles the faults of writers. By default [`FaultMode::Auto`]: threaded if this
-    /// process may handle the faults of system calls, otherwise in place.
+    /// Sets the mode of fault handling for writers. By default [`FaultMode::Auto`]: threaded if
+    /// this process may handle faults of system calls, otherwise in place.
     ///
-    /// Snapshots of the same memory must use the same mode. The first of several sets the number of
-    /// threads.
+    /// Snapshots of the same memory must have the same mode. The first of these snapshots sets the
+    /// number of threads.
     pub fn fault_mode(mut self, fault_mode: FaultMode) -> Self {
         self.fault_mode = fault_mode;
         self
     }
 
-    /// Sets how many bytes one write copies. By default [`Granule::Auto`].
+    /// Sets the granule, which is the number of bytes that one write copies. By default
+    /// [`Granule::Auto`].
     pub fn granule(mut self, granule: Granule) -> Self {
         self.granule = granule;
         self
     }
 
-    /// Sets the most bytes of copies that the snapshot may hold at a time, in whole granules. If
-    /// writers need more, they continue, and the snapshot is lost
+    /// Sets the highest number of bytes of copies that the snapshot may hold at a time, in whole
+    /// granules. If writers need more, the writers continue, and the snapshot is lost
     /// ([`SnapshotError::CowLimitExceeded`]).
     ///
-    /// By default all of the memory, so writers never need more. If less is available when the
-    /// snapshot is taken, on the machine or in the control group, the limit is the available
-    /// memory, but at least 64 MiB. If the process may map less (`ulimit -v`, `ulimit -d`), the
-    /// limit is half of the bytes that it may map. The limit is never lower than the bytes of a
-    /// [`reserve`](Self::reserve).
+    /// By default the limit is the length of the memory, so writers never exceed it. If less memory
+    /// is available when the snapshot is taken, on the machine or in the control group, the limit
+    /// is the available memory, but at least 64 MiB. If `ulimit -v` or `ulimit -d` permits less,
+    /// the limit is half of the bytes that the process may still map. The limit is never lower than
+    /// the length of a [`reserve`](Self::reserve).
     ///
-    /// Copies use memory only when they are made. A copy that was read is freed, and its memory is
-    /// used for the next copies.
+    /// Copies use memory only when they are made. After a copy is read, it is freed, and later
+    /// copies use its memory.
     pub fn max_cow_bytes(mut self, bytes: usize) -> Self {
         self.cap = Some(bytes);
         self
     }
 
-    /// Populates memory for this many bytes of copies before the snapshot is taken. By default 0.
+    /// Sets the number of bytes for copies that are populated before the snapshot is taken. By
+    /// default 0.
     ///
-    /// A write then does not wait until the kernel has cleared a page for its copy. The calling
-    /// thread needs 0.1 to 0.2 s per GiB for it, while writers are not stopped yet.
+    /// A write to a granule then does not wait until the kernel has cleared a page for the copy.
+    /// The calling thread populates the bytes before the snapshot stops writers. This lasts 0.1 to
+    /// 0.2 s per GiB.
     pub fn populate_copies(mut self, bytes: usize) -> Self {
         self.populated = bytes;
         self
     }
 
-    /// The bytes of all memory of which snapshots are taken at the same time, by several calls:
-    /// they share the memory that is available for copies, if no
-    /// [`max_cow_bytes`](Self::max_cow_bytes) is set. By default the range alone;
-    /// [`take_many`](Self::take_many) counts its own ranges.
+    /// Sets the number of bytes of all memory that several calls snapshot at the same time. If
+    /// [`max_cow_bytes`](Self::max_cow_bytes) is not set, these snapshots share the memory that is
+    /// available for copies. By default only the bytes of the range; [`take_many`](Self::take_many)
+    /// counts its own ranges.
     #[doc(hidden)]
     pub fn together(mut self, bytes: usize) -> Self {
         self.together = bytes;
         self
     }
 
-    /// Sets a reserve: copies use its memory first. By default none.
+    /// Sets a reserve, whose memory the copies use first. By default none.
     ///
-    /// The snapshot owns the bytes that it uses until it is dropped. If other snapshots use all of
-    /// the reserve, copies use new memory;
-    /// [`SnapshotStats::reserved`](crate::SnapshotStats::reserved) has the figures. The limit
-    /// [`max_cow_bytes`](Self::max_cow_bytes) is at least the length of the reserve.
+    /// The snapshot keeps the bytes that it uses until the snapshot is dropped. If other snapshots
+    /// use all of the reserve, copies use new memory.
+    /// [`SnapshotStats::reserved`](crate::SnapshotStats::reserved) contains the number of reserved
+    /// bytes. The limit [`max_cow_bytes`](Self::max_cow_bytes) is at least the length of the
+    /// reserve.
     pub fn reserve(mut self, reserve: &Reserve) -> Self {
         self.reserve = Some(reserve.clone());
         self
     }
 
-    /// If true, a low-priority thread also copies granules aside, from the end of the memory, until
+    /// Sets if a low-priority thread also copies granules aside, from the end of the memory, until
     /// half of [`max_cow_bytes`](Self::max_cow_bytes) is used. Writers then have fewer faults, but
-    /// some of these copies may not be needed. By default false.
+    /// some of these copies may be unnecessary. By default false.
     pub fn in_background(mut self, copy: bool) -> Self {
         self.background = copy;
         self
     }
 
     /// Takes a snapshot of private anonymous memory of this process, from any allocator, on any
-    /// page size, in one mapping or several. If the memory starts or ends inside a page, those
-    /// bytes are copied at once.
+    /// page size, in one mapping or several. If the memory starts or ends inside a page, the bytes
+    /// on that page are copied at once.
     ///
     /// # Errors
-    /// [`SnapshotError`]; it names the mapping if that is the reason. Nothing is changed then.
+    /// [`SnapshotError`] if the snapshot cannot be taken. If a mapping is the reason, the error
+    /// contains it. The memory is unchanged then.
     ///
     /// # Safety
     /// Until the snapshot is dropped:
     /// - No thread that writes to the memory blocks SIGBUS, and no other code replaces hugekit's
     ///   handler of SIGBUS without passing signals on to it.
     /// - No thread has its stack, its alternate signal stack or its thread-local variables in the
-    ///   memory. The call refuses those of threads of the C library that it can find.
-    /// - No system call writes to the memory unless [`Snapshot::prepare_write`] came first or the
-    ///   program handles EFAULT.
+    ///   memory. The call refuses memory with those of the C library's threads that it can find.
+    /// - No system call writes to the memory unless the program called [`Snapshot::prepare_write`]
+    ///   before, or handles EFAULT.
     /// - No other code, in this or another process, handles faults of the memory (`userfaultfd`,
     ///   ptrace, CRIU).
     ///
     /// Other threads may write, unmap, remap, protect, discard and fork the memory meanwhile. If
-    /// that removes bytes of the snapshot, reading it is an error.
+    /// this removes bytes of the snapshot, a read of the snapshot returns an error.
     pub unsafe fn of_anonymous(self, memory: *const [u8]) -> Result<Snapshot, SnapshotError> {
         let mut made = self.protect(range_of(memory)?, Purpose::Once, None)?;
         if self.background {
@@ -157,17 +163,17 @@ impl Builder {
         Ok(Snapshot { source: SnapshotSource::Anonymous(made) })
     }
 
-    /// Takes a snapshot of each of several ranges, as [`of_anonymous`](Self::of_anonymous) would
-    /// one after the other.
+    /// Takes a snapshot of each of several ranges, like calls of
+    /// [`of_anonymous`](Self::of_anonymous) one after the other.
     ///
-    /// Ranges on huge pages that begin where another one ends cost 1 ms less each. So do arrays
-    /// that an allocator mapped one by one, with a few words of its own and the rest of a page
-    /// between them. [`max_cow_bytes`](Self::max_cow_bytes) and
-    /// [`populate_copies`](Self::populate_copies) count per range. Adjacent ranges share these
-    /// bytes, and their [costs](Snapshot::stats) are counted together.
+    /// Ranges that touch are snapshotted together, which saves 1 ms per range on huge pages. The
+    /// same holds for arrays that an allocator mapped one by one, with some words of its own and
+    /// the rest of a page between them. [`max_cow_bytes`](Self::max_cow_bytes) and
+    /// [`populate_copies`](Self::populate_copies) apply to each range. Ranges that are snapshotted
+    /// together share these bytes, and their [costs](Snapshot::stats) are counted together.
     ///
     /// # Errors
-    /// [`SnapshotError`] for the first range that is refused. No snapshot is taken then.
+    /// [`SnapshotError`] for the first range that is refused. The call then takes no snapshot.
     ///
     /// # Safety
     /// The conditions of [`of_anonymous`](Self::of_anonymous), for all ranges.
@@ -198,22 +204,22 @@ impl Builder {
         unsafe { neighbours::stage_many(&self, memory, kept) }
     }
 
-    /// Which of several ranges [`take_many`](Self::take_many) would take at once: groups of
-    /// indices, ascending by address in each. For epochs, of which one then covers a whole group,
-    /// from the first byte of its first range to the last byte of its last one; what lies between
-    /// two of its ranges, less than a page, belongs to the allocator. System calls may write it, so
-    /// that epochs of a group whose ranges do not touch are to be served by threads
-    /// ([`FaultMode::Threaded`]).
+    /// Returns the groups of ranges that [`take_many`](Self::take_many) would snapshot at once:
+    /// indices of ranges, ascending by address in each group. This is for epochs. One epoch covers
+    /// a whole group, from the first byte of its first range to the last byte of its last range.
+    /// Between two ranges lies less than a page, which belongs to the allocator. System calls may
+    /// write to these bytes, so epochs of a group whose ranges do not touch need threads for their
+    /// faults ([`FaultMode::Threaded`]).
     ///
-    /// Ranges that overlap are in groups of their own.
+    /// Ranges that overlap are in separate groups.
     #[must_use]
     #[doc(hidden)]
     pub fn neighbours(&self, ranges: &[Range<usize>]) -> Vec<Vec<usize>> {
         neighbours::neighbours(self, ranges)
     }
 
-    /// Takes a snapshot, as [`of_anonymous`](Self::of_anonymous) does, that leaves an [`Epoch`]
-    /// when it is delivered. [`in_background`](Self::in_background) has no effect.
+    /// Takes a snapshot, as [`of_anonymous`](Self::of_anonymous) does, and begins an [`Epoch`],
+    /// which [`Changes::deliver`] returns. [`in_background`](Self::in_background) has no effect.
     ///
     /// # Errors
     /// The errors of [`of_anonymous`](Self::of_anonymous).
@@ -225,15 +231,15 @@ impl Builder {
     }
 
     /// Takes a snapshot of the bytes of an epoch's memory that were written since the epoch began.
-    /// The granule is the epoch's.
+    /// The granule is the epoch's granule.
     ///
-    /// Memory that was unmapped, discarded or replaced meanwhile counts as written if it is mapped
-    /// now.
+    /// Memory that was unmapped, discarded or replaced since the epoch began counts as written if
+    /// it is mapped now.
     ///
     /// # Errors
     /// The errors of [`of_anonymous`](Self::of_anonymous). [`ForkError::OtherEpoch`] for an epoch
-    /// of a region: use [`Changes::since`]. If the snapshot is lost, the written bytes are not
-    /// known any more; begin with a [first epoch](Self::first_epoch) again.
+    /// of a region: use [`Changes::since`]. If the snapshot is lost, the written bytes are unknown;
+    /// begin with a [first epoch](Self::first_epoch) again.
     ///
     /// # Safety
     /// The conditions of [`of_anonymous`](Self::of_anonymous), until the last epoch is dropped.
@@ -296,11 +302,11 @@ impl Builder {
         plan(fewer).protect(self.fault_mode, excluded)
     }
 
-    /// Returns which of several ranges cannot be snapshotted, and the reason, as far as hugekit can see. They are to be
-    /// copied.
+    /// Returns for each range the reason why it cannot be snapshotted, as far as hugekit can see.
+    /// `None` if it can. The program must copy ranges with a reason.
     ///
     /// # Errors
-    /// `/proc/self` cannot be read.
+    /// [`SnapshotError::Machine`] if `/proc/self` cannot be read.
     #[doc(hidden)]
     pub fn unsuitable(ranges: &[Range<usize>]) -> Result<Vec<Option<Unsuitable>>, SnapshotError> {
         survey::unsuitable(ranges)
@@ -333,8 +339,8 @@ pub(crate) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotErro
     }
 }
 
-/// Returns whether some of the range is on huge pages. If the page map cannot be scanned, returns whether one of its
-/// mappings has huge pages.
+/// Returns true if some of the range is on huge pages. If the page map cannot be scanned, returns
+/// true if one of its mappings has huge pages.
 fn probe_huge_pages(range: &Range<usize>) -> Result<bool, SnapshotError> {
     let map = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
     match map.scanned() {

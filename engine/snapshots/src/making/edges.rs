@@ -148,7 +148,8 @@ impl Edges {
 pub(super) struct Guarding<'a> {
     pub(super) how: Guard,
     pub(super) descriptor: BorrowedFd<'a>,
-    /// Returns whether a snapshot contains an address, so its page is registered with the protector.
+    /// Returns true if a snapshot contains an address, so its page is registered with the
+    /// protector.
     pub(super) others: &'a dyn Fn(usize) -> bool,
 }
 

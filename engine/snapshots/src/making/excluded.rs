@@ -1,4 +1,5 @@
-//! The addresses that have a snapshot or are about to get one. hugekit maps nothing there, even if the owner unmaps them.
+//! Addresses that have a snapshot or are about to get one. hugekit maps nothing at these addresses,
+//! even if the owner unmaps them.
 
 use std::ops::Range;
 
@@ -22,7 +23,7 @@ pub(crate) struct ExcludedRange {
 struct ExcludedRanges {
     mark: ForkMark,
     ranges: Published<Vec<Range<usize>>>,
-    /// The number of ranges. If it is 0, a mapping needs no look at the ranges.
+    /// The number of ranges. If it is 0, a new mapping need not be compared with the ranges.
     count: AtomicUsize,
 }
 

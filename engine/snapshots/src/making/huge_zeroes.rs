@@ -31,8 +31,8 @@ pub(crate) fn map(scanned: &Scanned, range: &Range<usize>) {
     }
 }
 
-/// Returns whether the range could be mapped. If the mapping gets only base pages, one page is touched to find that
-/// out.
+/// Returns true if the range could be mapped. If the mapping gets only base pages, one page is
+/// touched to find that out.
 fn map_untouched(scanned: &Scanned, range: &Range<usize>) -> bool {
     let read = |len| populate_read(with_exposed_provenance_mut(range.start), len).is_ok();
     let first = range.start..range.start + HUGE_PAGE_BYTES;

@@ -1,10 +1,11 @@
-//! The most bytes of copies of a snapshot by default, and the remedy if they are not enough.
+//! The default limit of the bytes of copies, and the remedy if a limit is too low.
 
 use hugekit_machine::Root;
 use hugekit_machine::available::Available;
 use hugekit_machine::limits::AddressLimit;
 
-/// Copies may always have this many bytes, or all of the memory, without a look at the available memory.
+/// Copies may always have this many bytes, or the length of the memory if that is less. The
+/// available memory is not read for this.
 const LEAST_HELD: usize = 64 << 20;
 
 /// Returns the default limit of `len` bytes of memory: all of them. These bytes are a part of `together`. If less
@@ -63,7 +64,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// A machine that has so much available.
+    /// Returns a machine that has so much available.
     fn machine(available: usize) -> Files {
         let machine = Files::new().unwrap();
         let kib = available >> 10;

@@ -1,5 +1,5 @@
-//! Snapshots of several ranges. Neighbouring ranges are snapshotted together, at one moment, and divided afterwards.
-//! Each snapshot costs calls, and a huge page that two ranges share would be split.
+//! Snapshots of several ranges. Neighbouring ranges are snapshotted together, at one moment, and
+//! split afterwards. This saves system calls, and does not split a huge page that two ranges share.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -77,8 +77,8 @@ pub(super) fn neighbours(builder: &Builder, ranges: &[Range<usize>]) -> Vec<Vec<
     groups.map(<[usize]>::to_vec).collect()
 }
 
-/// Returns whether two ranges, in ascending order, can be snapshotted together: no other owner's bytes lie between
-/// them, and one granule suits both.
+/// Returns true if two ranges, in ascending order, can be snapshotted together: no other owner's
+/// bytes lie between them, and one granule suits both.
 fn are_neighbours(builder: &Builder, one: &Range<usize>, other: &Range<usize>) -> bool {
     // A range without a whole huge page suits any granule.
     let is_short = |range| inner_of(range, HUGE_PAGE_BYTES).is_empty();

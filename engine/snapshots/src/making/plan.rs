@@ -1,4 +1,5 @@
-//! The plan of a snapshot of anonymous memory: decides how writes are served, and repeats attempts to copy its edges.
+//! The plan of a snapshot of anonymous memory. It chooses how writes are handled, and repeats
+//! attempts to copy edges.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use hugekit_regions::fault::{FaultMode, Serving};
 use hugekit_regions::pool::FaultError;
 use hugekit_sys::error_chain;
 
-/// The most attempts to copy an edge that other threads write to, and the time between them.
+/// The highest number of attempts to copy an edge that other threads write to, and the time between
+/// attempts.
 const MOMENTS: u32 = 50;
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -30,7 +32,8 @@ const MOMENT: Duration = Duration::from_millis(1);
 pub(crate) enum Purpose<'a> {
     /// The snapshot is read once.
     Once,
-    /// The bytes that changed since the previous epoch are read, or all bytes without one. Then changes are recorded.
+    /// The bytes that changed since the previous epoch are read, or all bytes if there is no
+    /// previous epoch. After that, changes are recorded.
     Epoch { before: Option<&'a SnapshotState> },
 }
 

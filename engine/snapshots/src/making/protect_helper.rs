@@ -162,7 +162,7 @@ mod tests {
     use hugekit_regions::fault::open;
     use hugekit_sys::private_pages::PrivateBytes;
 
-    /// Parts of several mappings, no end of which is a multiple of anything.
+    /// Returns parts of several mappings, no end of which is a multiple of anything.
     fn parts() -> [Range<usize>; 3] {
         let piece = PIECE_BYTES;
         [piece - 4096..3 * piece + 8192, 5 * piece..5 * piece + 4096, 6 * piece..9 * piece]

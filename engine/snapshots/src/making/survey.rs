@@ -1,4 +1,4 @@
-//! Checks that memory can be snapshotted, before anything is changed.
+//! Checks that memory can be snapshotted, before any change.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -11,19 +11,20 @@ use hugekit_machine::{Root, threads};
 use hugekit_sys::process::thread_local_bytes;
 use hugekit_sys::thread::descriptor_of;
 
-/// The most bytes of a thread's descriptor before and behind its list of robust locks, including alignment (glibc
-/// 2.36 on x86-64: 736 and 1,568).
+/// The highest number of bytes of a thread's descriptor before its list of robust locks, and behind
+/// the list, including alignment (glibc 2.36 on x86-64: 736 and 1,568).
 const BEFORE: usize = 1024;
 const BEHIND: usize = 2048;
 
-/// The fewest bytes of a thread's descriptor behind that list.
+/// The lowest number of bytes of a thread's descriptor behind that list.
 const LEAST_BEHIND: usize = 1536;
 
-/// The number of looks until a blocked signal counts as meant, and the time between them.
+/// The number of checks after which a signal counts as blocked permanently, and the time between
+/// checks.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The most time that a thread may wait for a CPU.
+/// The longest time that a thread may wait for a CPU.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the mappings that contain `range`. Checks that all of them can be snapshotted, as far as hugekit can see.
@@ -71,8 +72,8 @@ pub(super) fn no_thread_blocks_sigbus() -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Returns whether a thread continues to block SIGBUS. A look does not count if the thread has only waited for a CPU
-/// since the previous one: a new thread may wait long on a busy machine.
+/// Returns true if a thread continues to block SIGBUS. A look does not count if the thread has only
+/// waited for a CPU since the previous one: a new thread may wait long on a busy machine.
 fn blocks_sigbus(root: &Root, thread: u32) -> Result<bool, SnapshotError> {
     let (began, mut looks, mut before) = (Instant::now(), 0, None);
     while threads::blocks(root, thread, libc::SIGBUS as u32)? == Some(true) {
@@ -154,9 +155,9 @@ fn belongs_to_no_thread(range: &Range<usize>) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Returns whether writes to a page can be stopped while the calling thread copies it. The page must not contain the
-/// stack frames of the calling thread, or the stack or variables of any thread: the kernel also writes to these when
-/// it resumes a thread (restartable sequences).
+/// Returns true if writes to a page can be stopped while the calling thread copies it. The page
+/// must not contain the stack frames of the calling thread, or the stack or variables of any
+/// thread: the kernel also writes to these when it resumes a thread (restartable sequences).
 pub(super) fn probe_stoppable(page: usize) -> Result<bool, SnapshotError> {
     let here = std::ptr::from_ref(&page).addr();
     let is_no_threads = match belongs_to_no_thread(&(page..page + page_size())) {
@@ -169,8 +170,8 @@ pub(super) fn probe_stoppable(page: usize) -> Result<bool, SnapshotError> {
 /// All stack frames of a thread that makes a snapshot lie within this many bytes, on any stack.
 const FRAMES: usize = 256 << 10;
 
-/// Returns whether an address of the calling thread's stack lies on the original stack of this thread. No page of an
-/// original stack is mistaken for one of another thread.
+/// Returns true if an address of the calling thread's stack lies on the original stack of this
+/// thread. No page of an original stack is mistaken for one of another thread.
 fn probe_own_stack(here: usize) -> Result<bool, SnapshotError> {
     let of_here =
         mappings::read_some(&Root::default(), |addresses| addresses.contains(&here))?.pop();

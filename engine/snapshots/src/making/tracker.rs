@@ -1,5 +1,5 @@
-//! All snapshots of a process: tells them of writes to their memory, and orders how they come and go. `README.md`
-//! draws the phases.
+//! The list of all snapshots of a process. It passes writes to the snapshots of their memory, and
+//! orders how snapshots begin and end. `README.md` draws the phases.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -48,28 +48,30 @@ pub(crate) struct WriteTracker {
     mark: ForkMark,
     handling: Handling,
     table: Registry<Segment>,
-    /// Locked by the thread that makes or ends a snapshot, and never by a thread that serves a write.
+    /// Locked by the thread that makes or ends a snapshot. Threads that handle a write never lock
+    /// it.
     state: Mutex<TrackerState>,
 }
 
 #[derive(Debug, Default)]
 struct TrackerState {
     snapshots: Vec<Arc<SnapshotState>>,
-    /// `None` without snapshots.
+    /// `None` if there are no snapshots.
     protector: Option<Arc<WriteProtector>>,
-    /// `None` without snapshots, or if no threads serve them.
+    /// `None` if there are no snapshots, or if no threads handle their faults.
     handlers: Option<Handlers>,
     /// The starts of the segments that the handler of SIGBUS knows.
     known: Vec<usize>,
-    /// The descriptors that guard edges. Each is opened when it is needed, and closed with the last snapshot.
+    /// The descriptors that guard edges. Each descriptor is opened when it is needed, and closed
+    /// with the last snapshot.
     watched: Option<OwnedFd>,
     stopped: Option<OwnedFd>,
-    /// The last helper, which is dismissed.
+    /// The last helper, which was dismissed.
     helper: Option<ProtectHelper>,
 }
 
 impl TrackerState {
-    /// Returns whether the protector was abandoned, so nothing is served any more.
+    /// Returns true if the protector was abandoned, so nothing is served any more.
     fn is_abandoned(&self) -> bool {
         self.protector.as_ref().is_some_and(|protector| protector.is_abandoned())
     }
@@ -118,7 +120,7 @@ impl HeldRegistries<'_> {
 pub(super) enum NotAdded {
     /// Other threads wrote to the page of an edge all the time.
     Unquiet(usize),
-    /// The page of an edge cannot be stopped, because this process may not do that.
+    /// The writers of the page of an edge cannot be stopped, because this process may not do that.
     Unstopped(usize, FaultError),
     Error(SnapshotError),
 }
@@ -152,7 +154,7 @@ impl WriteTracker {
         })
     }
 
-    /// Returns whether the writer itself serves its fault.
+    /// Returns true if the writer itself serves its fault.
     pub(crate) fn is_in_place(&self) -> bool {
         self.handling == Handling::InPlace
     }
@@ -394,8 +396,8 @@ impl WriteTracker {
         }
     }
 
-    /// Returns whether the kernel records writes to a page. If so, the page need not be stopped while it is copied.
-    /// Other errors are returned later, when the snapshot is made.
+    /// Returns true if the kernel records writes to a page. If so, the page need not be stopped
+    /// while it is copied. Other errors are returned later, when the snapshot is made.
     pub(super) fn notes_writes(&self) -> bool {
         let mut state = self.lock();
         if state.watched.is_none() {
@@ -407,7 +409,7 @@ impl WriteTracker {
         true
     }
 
-    /// Returns whether a snapshot contains a part of a range.
+    /// Returns true if a snapshot contains a part of a range.
     pub(super) fn has_part_of(&self, range: &Range<usize>) -> bool {
         self.lock()
             .snapshots
@@ -416,8 +418,8 @@ impl WriteTracker {
     }
 }
 
-/// Returns whether no snapshot contains a part of a range, and nothing else whose faults this process serves in
-/// place.
+/// Returns true if no snapshot contains a part of a range, and nothing else whose faults this
+/// process serves in place.
 pub(crate) fn is_plain(range: &Range<usize>) -> bool {
     let has_none =
         |handling| WriteTracker::current(handling).is_ok_and(|tracker| !tracker.has_part_of(range));

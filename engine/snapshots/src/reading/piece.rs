@@ -1,4 +1,4 @@
-//! Snapshots divided into pieces, for data that lies together in memory and is read apart.
+//! Parts of snapshots, for data that lies together in memory and is read separately.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl SnapshotPiece {
         Ok(ranges.iter().map(piece).collect())
     }
 
-    /// Returns whether both are pieces of one snapshot.
+    /// Returns true if both are pieces of one snapshot.
     pub(crate) fn has_same_whole(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.whole, &other.whole)
     }

@@ -1,4 +1,4 @@
-//! Reads a whole snapshot, with options.
+//! A reader of a whole snapshot, with options.
 
 use std::fmt;
 use std::io::Write;
@@ -8,7 +8,7 @@ use hugekit_bulk::parallel::{Cancel, Progress};
 use super::stream::Stream;
 use crate::{Snapshot, SnapshotError, SnapshotStats};
 
-/// Reads all of a snapshot, with options. Made by [`Snapshot::reader`].
+/// A reader of all bytes of a snapshot, with options. [`Snapshot::reader`] makes it.
 #[must_use = "a reader does nothing until copy_to or write_to"]
 pub struct SnapshotReader<'a> {
     snapshot: Snapshot,
@@ -27,8 +27,9 @@ impl<'a> SnapshotReader<'a> {
         Self { snapshot, progress: None, cancel: None }
     }
 
-    /// Sets a callback, called as `progress(done, total)` in bytes after each batch of at most 2
-    /// MiB. If it panics, the read ends and the panic reaches the caller. By default none.
+    /// Sets a callback that is called as `progress(done, total)`, in bytes, after each batch of at
+    /// most 2 MiB. By default none. If the callback panics, the read ends and the panic reaches the
+    /// caller.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.progress = Some(progress);
         self
@@ -43,10 +44,11 @@ impl<'a> SnapshotReader<'a> {
     /// Copies all bytes to `bytes`, which must be as long as the snapshot, and drops the snapshot.
     ///
     /// # Errors
-    /// [`SnapshotError::LengthsDiffer`]; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
-    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost;
-    /// [`Forked`](SnapshotError::Forked) in a forked child;
-    /// [`Cancelled`](SnapshotError::Cancelled). The content of `bytes` is unspecified then.
+    /// [`SnapshotError::LengthsDiffer`]. [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) or
+    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost.
+    /// [`Forked`](SnapshotError::Forked) in a forked child.
+    /// [`Cancelled`](SnapshotError::Cancelled). After an error the content of `bytes` is
+    /// unspecified.
     ///
     /// # Panics
     /// If the progress callback panics.
@@ -59,12 +61,11 @@ impl<'a> SnapshotReader<'a> {
     /// other thread waits for it.
     ///
     /// # Errors
-    /// [`SnapshotError::Write`] if the writer fails;
-    /// [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
-    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost;
-    /// [`Forked`](SnapshotError::Forked) in a forked child;
-    /// [`Cancelled`](SnapshotError::Cancelled). The bytes that were written are a prefix of the
-    /// snapshot.
+    /// [`SnapshotError::Write`] if the writer fails.
+    /// [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) or [`Changed`](SnapshotError::Changed)
+    /// if the snapshot is lost. [`Forked`](SnapshotError::Forked) in a forked child.
+    /// [`Cancelled`](SnapshotError::Cancelled). The bytes that were written before the error are a
+    /// prefix of the snapshot.
     ///
     /// # Panics
     /// If the progress callback or the writer panics.

@@ -1,6 +1,6 @@
-//! The source of the bytes of a snapshot: protected anonymous memory, a fork of a region, or a piece of another
-//! source. All of them have granules, which are read, preserved and let go. Addresses are those of the owner's
-//! memory.
+//! The source of the bytes of a snapshot: protected anonymous memory, a fork of a region, or a part
+//! of another source. Every source has granules, which are read, preserved and released. Addresses
+//! are addresses of the owner's memory.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

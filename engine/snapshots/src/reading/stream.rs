@@ -98,7 +98,7 @@ impl<'a> Stream<'a> {
         take(self.read_and_release(batch, buffer)?).map_err(failed)
     }
 
-    /// Returns whether a batch is one preserved part, which stays in its slot until it is released.
+    /// Returns true if a batch is one preserved part, which stays in its slot until it is released.
     pub(crate) fn is_retained(&self, batch: &[Range<usize>]) -> bool {
         matches!(batch, [part] if self.source.kept(part).is_some())
     }

@@ -1,7 +1,7 @@
-//! A snapshot as memory.
+//! A snapshot, mapped as memory.
 //!
-//! A view is filled piece by piece when the program requests bytes, and not by faults. A fault could not report that
-//! the snapshot is lost.
+//! A view is filled piece by piece when the program requests bytes, and not by faults, because a
+//! fault could not report that the snapshot is lost.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -14,20 +14,21 @@ use crate::{Snapshot, SnapshotError};
 use hugekit_sys::headroom;
 use hugekit_sys::private_pages::{OwnWords, PrivateBytes};
 
-/// The bytes that are filled together.
+/// Bytes that are filled together.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The bytes of a snapshot, mapped at addresses of their own. Bytes are copied there when they are
-/// first requested.
+/// The bytes of a snapshot, mapped at addresses of their own. The first request for bytes copies
+/// them there.
 ///
-/// It holds the snapshot by a reference, or shares it: `View<Arc<Snapshot>>`.
+/// The view borrows the snapshot, or shares ownership: `View<Arc<Snapshot>>`.
 #[derive(Debug)]
 pub struct View<S> {
     snapshot: S,
     bytes: PrivateBytes,
-    /// The offset of the first byte. It has the same offset in its page as the owner's first byte.
+    /// The offset of the first byte in the mapping. It equals the offset of the owner's first byte
+    /// in its page.
     first: usize,
-    /// 1 for each filled piece, which does not change any more.
+    /// 1 for each filled piece. A filled piece never changes.
     filled: OwnWords<AtomicU32>,
     /// Locked by the thread that fills a piece.
     filling: Mutex<()>,
@@ -35,8 +36,8 @@ pub struct View<S> {
 
 /// A handle of a snapshot that a [`View`] can hold: `&Snapshot` or `Arc<Snapshot>`.
 ///
-/// No other type can implement it. The view writes memory by the length of the snapshot, so it must
-/// get the same snapshot each time.
+/// No other type can implement it. The view writes memory by the length of the snapshot, so the
+/// handle must return the same snapshot each time.
 ///
 /// ```compile_fail,E0277
 /// # use std::borrow::Borrow;
@@ -55,7 +56,7 @@ mod sealed {
     use super::{Arc, Snapshot};
 
     pub trait SealedHolder {
-        /// The snapshot, always the same one.
+        /// Returns the snapshot, always the same one.
         fn snapshot(&self) -> &Snapshot;
     }
 
@@ -73,10 +74,10 @@ mod sealed {
 }
 
 impl<S: Holder> View<S> {
-    /// Maps a snapshot as memory. `snapshot` is a reference or an `Arc`. No byte is copied yet.
+    /// Maps a snapshot as memory. `snapshot` is a reference or an `Arc`. The call copies no byte.
     ///
     /// # Errors
-    /// [`SnapshotError::Kernel`] if the process has no addresses for it.
+    /// [`SnapshotError::Kernel`] if the process has no addresses for the view.
     pub fn of(snapshot: S) -> Result<Self, SnapshotError> {
         headroom::check()?;
         let (start, len) = (snapshot.snapshot().source.range().start, snapshot.snapshot().len());
@@ -94,14 +95,14 @@ impl<S: Holder> View<S> {
         self.snapshot.snapshot()
     }
 
-    /// Bytes of the snapshot.
+    /// Returns the length of the snapshot in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.snapshot().len()
     }
 
-    /// Returns the bytes of a range. They do not move or change as long as the view exists.
+    /// Returns the bytes of a range. The bytes do not move or change as long as the view exists.
     ///
     /// # Errors
     /// The errors of [`Snapshot::read_at`].
@@ -115,12 +116,12 @@ impl<S: Holder> View<S> {
         Ok(unsafe { std::slice::from_raw_parts(self.at(range.start), len) })
     }
 
-    /// Converts a pointer into the owner's memory to a pointer into the view, so that a program can
+    /// Converts a pointer into the owner's memory to a pointer into the view. A program can thus
     /// follow the pointers in a snapshot.
     ///
-    /// The whole value is there, with the alignment that it has in the owner's memory, up to that
-    /// of a page. The caller must know whether its content is valid: a store during the call that
-    /// took the snapshot may be there in part.
+    /// The whole value is in the view, with the same alignment as in the owner's memory, up to the
+    /// alignment of a page. The caller must know if the content of the value is valid: it may
+    /// contain a part of a store that raced with the taking of the snapshot.
     ///
     /// # Errors
     /// The errors of [`Snapshot::read_at`]. [`SnapshotError::OutOfRange`] if a part of the value

@@ -11,7 +11,7 @@ use crate::SnapshotError;
 use crate::making::tracker::WriteTracker;
 use hugekit_sys::thread::{SignalsBlocked, spawn, yield_to_all_threads};
 
-/// The time between looks at the bytes of copies, while there are enough.
+/// The time between checks of the bytes of copies, while enough copies exist.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The thread of one snapshot.

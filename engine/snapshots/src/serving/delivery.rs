@@ -87,9 +87,10 @@ impl Destination {
 /// The destination, and the granule that the reader itself is copying there.
 #[derive(Debug)]
 pub(super) struct Delivery {
-    /// The destination of the snapshot's first byte, or 0.
+    /// The address in the destination of the snapshot's first byte, or 0 if there is none.
     destination: AtomicUsize,
-    /// The granule that the reader copies. No other thread may write it to the destination.
+    /// The granule that the reader copies now. No other thread may write this granule to the
+    /// destination.
     reading: AtomicUsize,
 }
 
@@ -107,8 +108,8 @@ impl Delivery {
         self.destination.store(0, Ordering::SeqCst);
     }
 
-    /// Records that the reader is at a granule. Returns whether there is a destination. A thread that claims the
-    /// granule afterwards sees the record.
+    /// Records that the reader is at a granule. Returns true if there is a destination. A thread
+    /// that claims the granule afterwards sees the record.
     pub(super) fn note_reading(&self, index: usize) -> bool {
         self.reading.store(index, Ordering::SeqCst);
         fence(Ordering::SeqCst);

@@ -80,15 +80,15 @@ impl Granules {
         self.0.settled(index).state
     }
 
-    /// Returns whether the bytes are with their owner and no thread is copying them. If so, the caller's earlier
-    /// loads happened while that was true.
+    /// Returns true if the bytes are with their owner and no thread is copying them. If so, the
+    /// caller's earlier loads happened while that was true.
     pub(super) fn is_still_with_owner(&self, index: usize) -> bool {
         fence(Ordering::Acquire);
         let seen = self.0.look(index);
         seen.state == GranulePlace::Owner && !seen.is_busy
     }
 
-    /// Returns whether a write must be recorded or preserved first.
+    /// Returns true if a write must be recorded or preserved first.
     pub(super) fn needs_protection(&self, index: usize) -> bool {
         matches!(self.0.look(index).state, GranulePlace::Owner | GranulePlace::Saved)
     }

@@ -1,4 +1,4 @@
-//! Memory for copies, which is allocated before there is a snapshot and kept between snapshots.
+//! Memory for copies. It is allocated before the first snapshot and kept between snapshots.
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
@@ -16,11 +16,11 @@ use hugekit_sys::fork_mark::ForkMark;
 use hugekit_sys::private_pages::PrivateBytes;
 use hugekit_sys::{headroom, memory};
 
-/// Populated memory for the copies that writers make, reused by one snapshot after another.
+/// Populated memory for the copies of granules, which one snapshot after another uses.
 ///
 /// Without a reserve, each copy uses new memory. The writer then waits until the kernel has found
-/// and cleared a huge page. This takes as long as the copy itself, or several times as long if free
-/// memory is fragmented. A program that takes many snapshots makes a reserve when it starts:
+/// and cleared a huge page. This lasts as long as the copy itself, or several times as long if free
+/// memory is fragmented. A program that takes many snapshots should make a reserve when it starts:
 ///
 /// ```
 /// use hugekit::Snapshot;
@@ -43,8 +43,8 @@ use hugekit_sys::{headroom, memory};
 /// # Ok::<(), hugekit::SnapshotError>(())
 /// ```
 ///
-/// Snapshots that exist at the same time share the reserve. Each gets as many bytes as it may hold,
-/// if so many are free, and keeps them until it is dropped. Further copies use new memory
+/// Snapshots that exist at the same time share the reserve. Each snapshot gets as many bytes as it
+/// may hold, if they are free, and keeps them until it is dropped. Further copies use new memory
 /// ([`SnapshotStats::reserved`](crate::SnapshotStats::reserved)). Clones are handles of the same
 /// reserve. Children of `fork(2)` do not inherit it.
 #[derive(Clone, Debug)]
@@ -104,15 +104,15 @@ impl PartsTaken {
 }
 
 impl Reserve {
-    /// Allocates and populates `bytes`, rounded up to 2 MiB, on transparent huge pages if the
-    /// kernel has any.
+    /// Allocates and populates `bytes`, rounded up to a multiple of 2 MiB, on transparent huge
+    /// pages if the kernel has any.
     ///
-    /// It is large enough if it holds the bytes that writers change until a snapshot is read. The
-    /// length of the memory is always enough.
+    /// The reserve is large enough if it has as many bytes as writers change until a snapshot is
+    /// read. The length of the memory is always enough.
     ///
     /// # Errors
-    /// [`SnapshotError::Memory`] if less is available, [`SnapshotError::Kernel`]. Nothing is
-    /// allocated then.
+    /// [`SnapshotError::Memory`] if less memory is available, and [`SnapshotError::Kernel`] if the
+    /// kernel refuses a call. Nothing is allocated then.
     pub fn new(bytes: usize) -> Result<Self, SnapshotError> {
         headroom::check()?;
         let too_many = SnapshotError::kernel("mmap")(rustix::io::Errno::NOMEM);
@@ -132,19 +132,20 @@ impl Reserve {
         Ok(Self(Arc::new(ReserveMemory { bytes, len, parts, mark: ForkMark::new() })))
     }
 
-    /// Bytes of the reserve.
+    /// Returns the length of the reserve in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.0.len
     }
 
-    /// Touches every page, if no snapshot has any of them. Returns whether it did.
+    /// Touches every page, if no snapshot uses a part of the reserve. Returns true if it touched
+    /// the pages.
     ///
-    /// For virtual machines: hypervisors take back, move or stop mapping what a guest has not used
-    /// for a while, seconds sometimes, and what the first access costs then a writer would wait
-    /// for, up to milliseconds for 2 MiB. Before a snapshot, while writers still run: 4
-    /// milliseconds a gigabyte where all is there, tenths of a second where it is not.
+    /// This is for virtual machines. A hypervisor may take back, move or unmap memory that a guest
+    /// has not used for some seconds. The next access then lasts up to some milliseconds for 2 MiB,
+    /// and a writer would wait for it. Call this before a snapshot, while writers still run. The
+    /// call lasts 4 ms per GiB if all memory is mapped, and tenths of a second if not.
     #[doc(hidden)]
     pub fn touch(&self) -> bool {
         let Some(part) = self.take_part(self.len()).filter(|part| part.len() == self.len()) else {

@@ -64,7 +64,7 @@ impl Segment {
         &self.addresses
     }
 
-    /// Returns whether the segment has no other snapshot.
+    /// Returns true if the segment has no other snapshot.
     pub(crate) fn is_only(&self, snapshot: &Arc<SnapshotState>) -> bool {
         self.snapshots.iter().all(|other| Arc::ptr_eq(other, snapshot))
     }

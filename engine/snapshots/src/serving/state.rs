@@ -153,7 +153,8 @@ impl SnapshotState {
         self.shared.costs.counts()
     }
 
-    /// Returns whether a write to an address of the inner range must be recorded or preserved first.
+    /// Returns true if a write to an address of the inner range must be recorded or preserved
+    /// first.
     pub(super) fn needs(&self, address: usize) -> bool {
         let (index, _) = self.interval.granule_at(address);
         self.phase() == Phase::Live && self.granules.needs_protection(index)
@@ -394,7 +395,7 @@ impl SnapshotState {
         before.enter(Phase::Ended);
     }
 
-    /// Returns whether a writer may still have to copy a granule.
+    /// Returns true if a writer may still have to copy a granule.
     pub(crate) fn has_unread(&self) -> bool {
         (0..self.granules.len()).any(|index| self.granules.settled(index) == GranulePlace::Owner)
     }

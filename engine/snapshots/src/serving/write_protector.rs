@@ -84,8 +84,9 @@ impl WriteProtector {
         Err(FaultError::Lacking { missing }.into())
     }
 
-    /// Returns whether the page map shows protection. A page map that can be scanned does. Otherwise, protects a page
-    /// of hugekit's own and looks at it, before any other page is protected.
+    /// Returns true if the page map shows protection. A page map that can be scanned does.
+    /// Otherwise, protects a page of hugekit's own and looks at it, before any other page is
+    /// protected.
     fn probe_protection_reports(&self) -> io::Result<bool> {
         if matches!(self.pagemap, PageMap::Scanned(_)) {
             return Ok(true);
@@ -134,7 +135,7 @@ impl WriteProtector {
         }
     }
 
-    /// Returns whether a part of the range is held.
+    /// Returns true if a part of the range is held.
     pub(super) fn holds(&self, range: &Range<usize>) -> bool {
         self.shared.held.iter().any(|page| {
             let page = page.load(Ordering::SeqCst);
@@ -142,7 +143,7 @@ impl WriteProtector {
         })
     }
 
-    /// Returns whether every page that contains some of the range is protected.
+    /// Returns true if every page that contains some of the range is protected.
     pub(crate) fn is_protected(&self, range: &Range<usize>) -> bool {
         self.pagemap.probe_protected(&whole_pages(range)) == Ok(true)
     }
@@ -237,7 +238,7 @@ impl WriteProtector {
         self.shared.abandoned.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns whether the kernel still carries out calls of the descriptor.
+    /// Returns true if the kernel still carries out calls of the descriptor.
     pub(super) fn is_answered(&self, address: usize) -> bool {
         self.wake(address).is_ok()
     }

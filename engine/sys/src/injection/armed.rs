@@ -1,4 +1,4 @@
-//! What is refused, and how long: the half of this that a test sees.
+//! The plan of refused calls: the part of fault injection that a test sees.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
@@ -6,12 +6,12 @@ use rustix::io::{self, Errno};
 
 use super::Call;
 
-/// Which call is refused, and with what.
+/// The call to refuse, and its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The number of calls of all threads that pass before it.
     pub nth: u32,
-    /// Which of its answers it gives.
+    /// The index of the answer among the answers of the call.
     pub choice: usize,
     /// The duration of the refusal.
     pub lasting: Lasting,
@@ -23,9 +23,10 @@ pub struct Plan {
 pub enum Lasting {
     /// A single call.
     Once,
-    /// The call and all others of its kind, until disarmed.
+    /// The call, and all other calls of its kind, until the plan is disarmed.
     Kind,
-    /// The call, and all ioctls if it is one, with `EPERM`: as a system-call filter refuses them.
+    /// The call, and all ioctls if it is an ioctl, with `EPERM`, as a system-call filter would
+    /// refuse them.
     Filter,
 }
 
@@ -34,7 +35,7 @@ pub enum Lasting {
 pub struct Hit {
     /// The call.
     pub call: Call,
-    /// The error that it returned. 0 if the call has fewer errors than that, and passed.
+    /// The returned error; 0 if the call has fewer errors than the index, so that it passed.
     pub errno: i32,
 }
 
@@ -42,19 +43,19 @@ static ARMED: AtomicBool = AtomicBool::new(false);
 static LEFT: AtomicU32 = AtomicU32::new(0);
 static CHOICE: AtomicU32 = AtomicU32::new(0);
 static LASTING: AtomicU8 = AtomicU8::new(0);
-/// The call that was refused: its number and one; its answer.
+/// The refused call: its number plus one, and its answer.
 static REFUSED: AtomicU8 = AtomicU8::new(0);
 static ERRNO: AtomicI32 = AtomicI32::new(0);
 
-/// By which a binary that has this compiled in is told from others.
+/// A text by which a binary with this code is recognized.
 #[used]
 static MARK: &[u8; 36] = b"hugekit: system calls may be refused";
 
-/// Calls that were made since the plan was armed; no more than so many are kept.
+/// The calls since the plan was armed. Only the first ones are kept.
 static TRACE: [AtomicU8; 4096] = [const { AtomicU8::new(0) }; 4096];
 static TRACED: AtomicUsize = AtomicUsize::new(0);
 
-/// The calls that were made since a plan was armed last, of all threads.
+/// Returns the calls of all threads since a plan was last armed.
 #[must_use]
 pub fn trace() -> Vec<Call> {
     let made = TRACED.load(Ordering::SeqCst);
@@ -62,7 +63,7 @@ pub fn trace() -> Vec<Call> {
     calls.filter_map(|call| Call::numbered(call.load(Ordering::SeqCst))).collect()
 }
 
-/// From now on, calls are counted and refused. One plan at a time.
+/// Arms a plan: from now on, calls are counted and refused. Only one plan is armed at a time.
 pub fn arm(plan: Plan) {
     REFUSED.store(0, Ordering::SeqCst);
     ERRNO.store(0, Ordering::SeqCst);
@@ -73,7 +74,7 @@ pub fn arm(plan: Plan) {
     ARMED.store(true, Ordering::SeqCst);
 }
 
-/// Lets everything pass again, and says what was refused.
+/// Disarms the plan: all calls pass again. Returns the refused call.
 pub fn disarm() -> Option<Hit> {
     ARMED.store(false, Ordering::SeqCst);
     hit()
@@ -99,7 +100,7 @@ pub fn pass(call: Call) -> io::Result<()> {
     }
 }
 
-/// Refuses the call if it is its turn.
+/// Refuses the call if the plan names it.
 fn first(call: Call) -> io::Result<()> {
     let filter = LASTING.load(Ordering::SeqCst) == Lasting::Filter as u8;
     let answers = if filter { &[Errno::PERM] } else { call.answers() };
@@ -123,7 +124,7 @@ fn first(call: Call) -> io::Result<()> {
     }
 }
 
-/// Refuses the call if the refusal of another one lasts for it, too.
+/// Refuses the call if the refusal of another call also applies to it.
 fn again(refused: Call, call: Call) -> io::Result<()> {
     let lasting = LASTING.load(Ordering::SeqCst);
     let is_ioctl = lasting == Lasting::Filter as u8 && refused.is_ioctl() && call.is_ioctl();

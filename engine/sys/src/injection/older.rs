@@ -1,7 +1,9 @@
-//! What this kernel has and an older one has not, withheld: so that a test runs as on that one.
+//! Features of this kernel that an older kernel does not have are hidden, so that a test runs as on
+//! the older kernel.
 //!
-//! `HUGEKIT_AS_LINUX=6.1` in the environment says which. A newer kernel that is not asked for what is new does what
-//! an older one did; what only an older one does is met in a guest that runs it.
+//! `HUGEKIT_AS_LINUX=6.1` in the environment names the older release. If a newer kernel is not
+//! asked for its new features, it behaves like an older one. Behaviour that only an older kernel
+//! has is tested in a guest that runs it.
 
 use std::sync::OnceLock;
 
@@ -26,7 +28,7 @@ impl Novelty {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Release(u32, u32);
 
-/// Features of userfaultfd(2), as its bits, by the release that brought them.
+/// Features of userfaultfd(2), as bits, by the release that introduced them.
 const FEATURES: [(Release, u64); 8] = [
     (Release(5, 13), 1 << 9),
     (Release(5, 14), 1 << 10),
@@ -38,7 +40,7 @@ const FEATURES: [(Release, u64); 8] = [
     (Release(6, 8), 1 << 16),
 ];
 
-/// The release to be taken for; not asked for in a signal handler.
+/// Returns the pretended release. Not called in a signal handler.
 fn pretended() -> Option<Release> {
     static PRETENDED: OnceLock<Option<Release>> = OnceLock::new();
     *PRETENDED.get_or_init(|| {
@@ -49,12 +51,12 @@ fn pretended() -> Option<Release> {
     })
 }
 
-/// Returns whether the kernel may be asked for it.
+/// Returns true if the kernel may be asked for the feature.
 pub fn has(novelty: Novelty) -> bool {
     pretended().is_none_or(|release| novelty.since() <= release)
 }
 
-/// The features that the kernel may be asked for, of these.
+/// Returns those of these features that the kernel may be asked for.
 pub fn features_of(there: u64) -> u64 {
     let Some(release) = pretended() else { return there };
     let newer = FEATURES.iter().filter(|(since, _)| *since > release);

@@ -1,7 +1,7 @@
-//! The page map as a file: one entry for each page, read with `pread`(2), on kernels that cannot scan it.
+//! The page map as a file with one entry for each page, read with `pread`(2), on kernels that
+//! cannot scan it.
 //!
-//! Two looks at one page may come between one change of the tables and the next; every question here is of each page
-//! by itself.
+//! Page tables may change between two reads. So each question here is about single pages.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use super::super::injection::{Call, pass};
 const TOGETHER: usize = 64;
 const ENTRY: usize = size_of::<u64>();
 
-/// So often a table is read again that changed at that moment.
+/// The number of attempts to read a page table that changes at the same moment.
 const TRIES: u32 = 1000;
 
 /// An entry of `/proc/PID/pagemap`: the facts of a page.
@@ -25,7 +25,7 @@ const TRIES: u32 = 1000;
 pub struct PageEntry(u64);
 
 impl PageEntry {
-    /// Decodes the bytes of one entry.
+    /// Decodes one entry from its bytes.
     fn of(bytes: &[u8]) -> Self {
         Self(u64::from_ne_bytes(bytes.try_into().expect("as many bytes as an entry has")))
     }
@@ -38,30 +38,32 @@ impl PageEntry {
     const SWAPPED: u64 = 1 << 62;
     const PRESENT: u64 = 1 << 63;
 
-    /// The number of its page frame, if it is in memory. The kernel tells it with `CAP_SYS_ADMIN` only, and says 0
-    /// otherwise.
+    /// Returns the number of the page's frame, if the page is in memory. The kernel reports it only
+    /// with `CAP_SYS_ADMIN`, and returns 0 otherwise.
     pub fn frame(self) -> Option<u64> {
         let frame = self.0 & Self::FRAME;
         (self.0 & Self::PRESENT != 0 && frame != 0).then_some(frame)
     }
 
-    /// Protected against writes by userfaultfd (Linux 5.14): mapped, swapped out or marked.
+    /// Returns true if the page is protected against writes by userfaultfd (Linux 5.14): mapped,
+    /// swapped out or marked.
     pub fn is_protected(self) -> bool {
         self.0 & Self::PROTECTED != 0
     }
 
-    /// Returns whether it is in memory, and mapped by this process alone: the kernel's page of zeroes is not, and neither is
-    /// one that is shared since a fork.
+    /// Returns true if the page is in memory and mapped only by this process. False for the
+    /// kernel's page of zeroes, and for a page that is shared since a fork.
     pub fn is_own(self) -> bool {
         self.0 & (Self::PRESENT | Self::EXCLUSIVE) == Self::PRESENT | Self::EXCLUSIVE
     }
 
-    /// Returns whether it has bytes, in memory or swapped out. A page that was poisoned counts as swapped.
+    /// Returns true if the page has bytes, in memory or swapped out. A poisoned page counts as
+    /// swapped out.
     pub fn is_populated(self) -> bool {
         self.0 & (Self::PRESENT | Self::SWAPPED) != 0
     }
 
-    /// Returns whether it was written since the kernel was asked to note writes.
+    /// Returns true if the page was written since the kernel was asked to record writes.
     pub fn is_soft_dirty(self) -> bool {
         self.0 & Self::SOFT_DIRTY != 0
     }
@@ -70,14 +72,14 @@ impl PageEntry {
         self.0 & Self::OF_A_FILE != 0
     }
 
-    /// Returns whether the page tables have no entry for the page.
+    /// Returns true if the page tables have no entry for the page.
     pub(super) fn is_nothing(self) -> bool {
         self.0 & (Self::PRESENT | Self::SWAPPED | Self::PROTECTED) == 0
     }
 }
 
-/// The entries of all pages of a range, from a process's page map. Page tables are read one by one, because a table that
-/// changes at that moment is left out.
+/// Returns the entries of all pages of a range, from a process's page map. Page tables are read one
+/// by one, because the kernel leaves out a table that changes at that moment.
 ///
 /// # Errors
 /// `SRCH` if the process has ended.
@@ -112,8 +114,8 @@ fn read_table(map: BorrowedFd<'_>, wanted: &mut [u8], at: u64) -> io::Result<()>
     Err(if most == 0 { Errno::SRCH } else { Errno::AGAIN })
 }
 
-/// The first run of pages that are wanted. Async-signal-safe. Its entries lie in no other function's frame: a handler
-/// has 2 KiB of stack for all that it calls.
+/// Returns the first run of wanted pages. Async-signal-safe. The entries lie in no other function's
+/// stack frame, because a handler has 2 KiB of stack for all of its calls.
 #[inline(never)]
 pub(super) fn first(
     file: &OwnedFd,

@@ -1,4 +1,4 @@
-//! Flags of the frames behind pages (`/proc/kpageflags`), which the kernel tells to root only.
+//! Flags of page frames (`/proc/kpageflags`), which the kernel reports only to root.
 
 use std::fs::File;
 use std::ops::Range;
@@ -17,12 +17,12 @@ impl FrameFlags {
     const SWAP_BACKED: u64 = 1 << 14;
     const COMPOUND_HEAD: u64 = 1 << 15;
 
-    /// Returns whether the frame is of private memory that was freed lazily (`MADV_FREE`).
+    /// Returns true if the frame is of private memory that was freed lazily (`MADV_FREE`).
     pub fn is_freed_lazily(self) -> bool {
         self.0 & (Self::ANONYMOUS | Self::SWAP_BACKED) == Self::ANONYMOUS
     }
 
-    /// Returns whether the frame is the first one of a folio of several.
+    /// Returns true if the frame is the first frame of a folio of several frames.
     pub fn is_folio_head(self) -> bool {
         self.0 & Self::COMPOUND_HEAD != 0
     }
@@ -33,13 +33,13 @@ impl FrameFlags {
 pub struct Frames(File);
 
 impl Frames {
-    /// Opens the file; `None` if this user may not.
+    /// Opens the file; `None` if this user may not open it.
     pub fn open() -> Option<Self> {
         File::open("/proc/kpageflags").ok().map(Self)
     }
 
-    /// The flags of the frames of these pages, in their order; `None` if the kernel does not tell one of them. Frames that
-    /// follow each other are read together.
+    /// Returns the flags of the frames of these pages, in their order; `None` if the kernel does
+    /// not report one of them. Adjacent frames are read together.
     pub fn flags_of(&self, pages: impl IntoIterator<Item = PageEntry>) -> Option<Vec<FrameFlags>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for page in pages {

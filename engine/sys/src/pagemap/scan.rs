@@ -1,5 +1,5 @@
-//! The ioctl that walks page tables and returns the runs of pages in the categories asked for: `PAGEMAP_SCAN`
-//! (Linux 6.7).
+//! The ioctl that walks page tables and returns the runs of pages in the requested categories:
+//! `PAGEMAP_SCAN` (Linux 6.7).
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -12,26 +12,26 @@ use super::super::injection::{Call, pass};
 
 const PAGEMAP_SCAN: Opcode = opcode::read_write::<ScanArgument>(b'f', 16);
 
-/// Written since it was protected, or not protected.
+/// The page was written since it was protected, or is not protected.
 pub const IS_WRITTEN: u64 = 1 << 1;
 /// The page is part of a file or of shared memory.
 pub const IS_FILE: u64 = 1 << 2;
 /// The page is in the page tables.
 pub const IS_PRESENT: u64 = 1 << 3;
-/// Swapped out.
+/// The page is swapped out.
 pub const IS_SWAPPED: u64 = 1 << 4;
-/// The kernel's page of zeroes.
+/// The page is the kernel's page of zeroes.
 pub const IS_ZEROES: u64 = 1 << 5;
-/// Mapped as a huge page.
+/// The page is mapped as part of a huge page.
 pub const IS_HUGE: u64 = 1 << 6;
 
-/// Which pages of a range to look for. A page is found if all categories of `all` are set and, unless `any` is 0, one of
-/// `any`; categories of `inverted` are negated first.
+/// A request for pages of a range. A page is found if it has all categories of `all` and, unless
+/// `any` is 0, one category of `any`. Categories of `inverted` are negated first.
 #[derive(Clone, Debug)]
 pub struct ScanRequest {
-    /// Addresses of the process whose page map it is, in whole pages.
+    /// Addresses of the process of the page map, in whole pages.
     pub range: Range<u64>,
-    /// The most pages to find; 0 for no limit.
+    /// The highest number of pages to find; 0 for no limit.
     pub max_pages: u64,
     /// Categories that are negated.
     pub inverted: u64,
@@ -39,11 +39,11 @@ pub struct ScanRequest {
     pub all: u64,
     /// Categories of which a page must have one.
     pub any: u64,
-    /// Categories to be told of.
+    /// Categories that the answer reports.
     pub returned: u64,
 }
 
-/// A run of pages that was found: `struct page_region`.
+/// A found run of pages: `struct page_region`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PageRun {
@@ -64,7 +64,7 @@ pub struct Found {
     pub walk_end: u64,
 }
 
-/// Scans a page map. Changes nothing of the memory.
+/// Scans a page map. The memory does not change.
 pub fn scan(map: BorrowedFd<'_>, request: &ScanRequest, runs: &mut [PageRun]) -> io::Result<Found> {
     let mut argument = ScanArgument {
         size: size_of::<ScanArgument>() as u64,
@@ -87,7 +87,7 @@ pub fn scan(map: BorrowedFd<'_>, request: &ScanRequest, runs: &mut [PageRun]) ->
     Ok(Found { runs: found as usize, walk_end: argument.walk_end })
 }
 
-/// `struct pm_scan_arg`.
+/// The C structure `struct pm_scan_arg`.
 #[repr(C)]
 struct ScanArgument {
     size: u64,
@@ -104,7 +104,7 @@ struct ScanArgument {
     return_mask: u64,
 }
 
-/// Answers with the number of runs written.
+/// Returns the number of written runs.
 struct Scan<'a>(&'a mut ScanArgument);
 
 // SAFETY: the opcode is that of the structure, which the kernel reads and writes; the output is the plain return value.

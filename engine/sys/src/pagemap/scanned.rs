@@ -1,4 +1,4 @@
-//! The first pages of this process that are wanted, by [`scan`](mod@super::scan).
+//! The first wanted pages of this process, by [`scan`](mod@super::scan).
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use super::scan::{
     IS_FILE, IS_HUGE, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, IS_ZEROES, PageRun, ScanRequest, scan,
 };
 
-/// Which pages to look for.
+/// A filter for pages.
 #[derive(Clone, Copy)]
 struct ScanFilter {
     inverted: u64,
@@ -19,14 +19,14 @@ struct ScanFilter {
     any: u64,
 }
 
-/// Pages whose write would come to a userfaultfd: mapped, swapped out or marked, and protected. A page that
-/// was discarded is none of these.
+/// Pages whose writes are reported to a userfaultfd: protected pages that are mapped, swapped out
+/// or marked. A discarded page is none of these.
 const PROTECTED: ScanFilter =
     ScanFilter { inverted: IS_WRITTEN, all: IS_WRITTEN, any: IS_PRESENT | IS_SWAPPED };
 const TOUCHED: ScanFilter = ScanFilter { inverted: 0, all: 0, any: IS_PRESENT | IS_SWAPPED };
 const PRESENT: ScanFilter = ScanFilter { inverted: 0, all: IS_PRESENT, any: 0 };
 const HUGE: ScanFilter = ScanFilter { inverted: 0, all: IS_HUGE, any: 0 };
-/// Some kernels do not tell the huge page of zeroes from others.
+/// Pages of huge pages, except the huge page of zeroes. Some kernels do not distinguish that page.
 const HUGE_DATA: ScanFilter = ScanFilter { inverted: IS_ZEROES, all: IS_HUGE | IS_ZEROES, any: 0 };
 const NOT_HUGE: ScanFilter = ScanFilter { inverted: IS_HUGE, all: IS_HUGE, any: 0 };
 const OF_FILES: ScanFilter = ScanFilter { inverted: 0, all: IS_FILE, any: 0 };
@@ -69,37 +69,39 @@ impl Scanned {
         Ok(self.first(range, OF_FILES)?.is_some())
     }
 
-    /// The first page of the range that was touched, or is marked as protected.
+    /// Returns the first page of the range that was touched, or that is marked as protected.
     pub fn first_touched(&self, range: &Range<usize>) -> io::Result<Option<usize>> {
         Ok(self.first_of_at_most(1, range, TOUCHED)?.map(|found| found.start))
     }
 
-    /// The first page of the range that is not mapped as part of a huge page.
+    /// Returns the first page of the range that is not mapped as part of a huge page.
     pub fn first_not_huge(&self, range: &Range<usize>) -> io::Result<Option<usize>> {
         Ok(self.first_of_at_most(1, range, NOT_HUGE)?.map(|found| found.start))
     }
 
-    /// Returns whether some page of the range is in the page tables.
+    /// Returns true if a page of the range is in the page tables.
     pub fn probe_present(&self, range: &Range<usize>) -> io::Result<bool> {
         Ok(self.first(range, PRESENT)?.is_some())
     }
 
-    /// Returns whether some of the range is mapped as huge pages.
+    /// Returns true if a part of the range is mapped as huge pages.
     pub fn probe_huge(&self, range: &Range<usize>) -> io::Result<bool> {
         Ok(self.first(range, HUGE)?.is_some())
     }
 
-    /// The same, but for the kernel's huge page of zeroes, if the kernel tells it from others.
+    /// Like [`probe_huge`](Self::probe_huge), but the kernel's huge page of zeroes does not count,
+    /// if the kernel distinguishes it.
     pub fn probe_huge_data(&self, range: &Range<usize>) -> io::Result<bool> {
         Ok(self.first(range, HUGE_DATA)?.is_some())
     }
 
-    /// The first run of pages that are wanted: a second one ends the walk.
+    /// Returns the first run of wanted pages. A second run ends the walk.
     fn first(&self, range: &Range<usize>, wanted: ScanFilter) -> io::Result<Option<Range<usize>>> {
         self.first_of_at_most(0, range, wanted)
     }
 
-    /// The walk also ends after this many pages, unless the number is 0.
+    /// Like [`first`](Self::first). The walk also ends after this many pages, unless the number is
+    /// 0.
     fn first_of_at_most(
         &self,
         max_pages: u64,

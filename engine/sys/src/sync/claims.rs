@@ -1,11 +1,13 @@
-//! A table of words, each of which one thread at a time may claim, work on, and leave in another state.
+//! A table of words. One thread at a time may claim a word, work on it, and leave it in another
+//! state.
 //!
-//! The claim is a bit beside the state, so that others still see what it was. A second bit says for good that
-//! what the word stands for is broken: it may be set at any moment, a claim or not.
+//! The claim is a bit beside the state, so other threads still see the state before the claim. A
+//! second bit permanently marks a word as broken. The second bit may be set at any moment, with a
+//! claim or without.
 //!
-//! Async-signal-safe, all but making one: nothing allocates, and who waits for a claim waits for a thread that has
-//! its signals blocked, which it proves ([`SignalsBlocked`]), and faults nowhere that is served by claims of the same
-//! table.
+//! All functions except the constructor are async-signal-safe and allocate nothing. A thread that
+//! waits for a claim waits for a thread with blocked signals, which [`SignalsBlocked`] proves. The
+//! thread with the claim must not cause a fault whose handler uses claims of the same table.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,13 +19,13 @@ use super::held;
 use super::primitives::{Ordering, Private, Words};
 use crate::thread::SignalsBlocked;
 
-/// The state in the lower 30 bits of a word. 0 must be a state, because new memory is zero.
+/// The state in the lower 30 bits of a word. 0 must be a valid state, because new memory is zero.
 pub trait ClaimState: Copy + fmt::Debug + PartialEq {
     fn bits(self) -> u32;
     fn of(bits: u32) -> Self;
 }
 
-/// Nothing but whether it is claimed: a table of locks.
+/// No state except the claim: a table of locks.
 impl ClaimState for () {
     fn bits(self) -> u32 {
         0
@@ -45,14 +47,14 @@ pub struct Claims<S> {
 /// A word at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen<S> {
-    /// While it is claimed, what it was before.
+    /// The state. While the word is claimed, this is the state before the claim.
     pub state: S,
     pub is_busy: bool,
     pub is_broken: bool,
 }
 
-/// The right to work on what a word stands for, of a thread that has its signals blocked. Dropped, it leaves the state
-/// as it was.
+/// The right to work on the object of a word. The thread has its signals blocked. A drop leaves the
+/// state as it was.
 #[derive(Debug)]
 pub struct Claim<'a, S: ClaimState> {
     claims: &'a Claims<S>,
@@ -69,7 +71,7 @@ impl<S: ClaimState> Seen<S> {
 }
 
 impl<S: ClaimState> Claims<S> {
-    /// So many, in state 0.
+    /// Makes a table of `len` words in state 0.
     pub fn new(len: usize) -> io::Result<Self> {
         Ok(Self {
             words: Words::new(len)?,
@@ -78,7 +80,7 @@ impl<S: ClaimState> Claims<S> {
         })
     }
 
-    /// In these states, of which there are `len`.
+    /// Makes a table of `len` words in these states.
     pub fn with(len: usize, states: impl IntoIterator<Item = S>) -> io::Result<Self> {
         let claims = Self::new(len)?;
         for (word, state) in claims.words.iter().zip(states) {
@@ -104,12 +106,12 @@ impl<S: ClaimState> Claims<S> {
         self.ended.wait_for(|| Some(self.look(index)).filter(|seen| !seen.is_busy))
     }
 
-    /// Claims it, after another thread that has it.
+    /// Claims the word. If another thread has it, waits for that thread.
     pub fn claim<'a>(&'a self, index: usize, _: &'a SignalsBlocked) -> Claim<'a, S> {
         self.ended.wait_for(|| self.try_claim(index, |_| true)).expect("claimed in any state")
     }
 
-    /// Claims it if its state, once it is not claimed, is wanted.
+    /// Claims the word when it is not claimed, if `wanted` accepts its state.
     pub fn claim_if<'a>(
         &'a self,
         index: usize,
@@ -119,7 +121,8 @@ impl<S: ClaimState> Claims<S> {
         self.ended.wait_for(|| self.try_claim(index, &wanted))
     }
 
-    /// `None` while it is claimed; else a claim, or none if its state is not wanted.
+    /// Tries to claim the word. `None` while it is claimed. Otherwise returns a claim, or no claim
+    /// if its state is not wanted.
     fn try_claim(&self, index: usize, wanted: impl Fn(S) -> bool) -> Option<Option<Claim<'_, S>>> {
         let free = |bits: u32| {
             let seen = Seen::<S>::of(bits);
@@ -142,7 +145,7 @@ impl<S: ClaimState> Claims<S> {
         self.words[index].fetch_or(BROKEN, Ordering::Relaxed);
     }
 
-    /// Ends a claim; what broke meanwhile stays broken.
+    /// Ends a claim. A word that broke meanwhile stays broken.
     fn end_claim(&self, index: usize, state: S) {
         let ended = |bits: u32| Some(bits & BROKEN | state.bits());
         // Release: the next owner, and who looks, sees what this one did.
@@ -157,12 +160,12 @@ impl<S: ClaimState> Claim<'_, S> {
         self.state
     }
 
-    /// Returns whether the word was broken at the time of the claim.
+    /// Returns true if the word was broken at the time of the claim.
     pub fn is_broken(&self) -> bool {
         self.is_broken
     }
 
-    /// It is this from now on; returns what it was.
+    /// Sets the new state and ends the claim. Returns the former state.
     pub fn finish(mut self, state: S) -> S {
         std::mem::replace(&mut self.state, state)
     }
@@ -253,7 +256,7 @@ mod models {
 
     const BLOCKED: SignalsBlocked = SignalsBlocked::in_a_model();
 
-    /// 0: not done; 1: done; 2: taken away again.
+    /// 0: not done; 1: done; 2: released.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct WordStep(u32);
 
@@ -350,7 +353,7 @@ mod models {
         });
     }
 
-    /// A thread that only looks sees what was done too.
+    /// A thread that only looks sees the completed work, too.
     #[test]
     fn look_after_a_claim_sees_what_was_done() {
         check(3, || {
@@ -366,7 +369,8 @@ mod models {
         });
     }
 
-    /// So does a thread that waits until it is settled, or would claim it only if there were work.
+    /// The same holds for a thread that waits until the word is settled, or that would claim it
+    /// only if there were work.
     #[test]
     fn wait_for_a_claim_sees_what_was_done() {
         check(3, || {
@@ -385,7 +389,8 @@ mod models {
         });
     }
 
-    /// Taken back while another thread serves it: done, then taken away, or the other way round.
+    /// The page is released while another thread serves it: done, then released, or the other way
+    /// round.
     #[test]
     fn release_beside_a_fault_does_not_mix() {
         check(3, || {

@@ -1,4 +1,4 @@
-//! Waiting until something is so, without a lock that a handler could find taken: an event count.
+//! Waits for a condition without a lock that a handler could find locked: an event count.
 //!
 //! ```text
 //! waiter:  seen = changes;  is it so? ── yes ─▶ go on
@@ -6,17 +6,19 @@
 //! teller:  makes it so;  changes += 1;  are there waiters? ── yes ─▶ wake them all
 //! ```
 //!
-//! A waiter that looked too early finds `changes` another number and does not sleep; a teller that finds no waiter
-//! was before the waiter counted itself, which then sees the new number. `README.md` has the orderings.
+//! A waiter that looked too early finds another number in `changes` and does not sleep. A thread
+//! that notifies and finds no waiter was earlier than the waiter's count, so the waiter sees the
+//! new number. `README.md` has the orderings.
 
 use super::futex::FutexWord;
 use super::primitives::{AtomicU32, Ordering};
 
 #[derive(Debug)]
 pub struct WakeEvent {
-    /// Counts what happened: what waiters sleep on.
+    /// Counts the events. Waiters sleep on this word.
     changes: FutexWord,
-    /// Threads that sleep or are about to, so that telling none costs no system call.
+    /// The number of threads that sleep or are about to sleep. If it is 0, a notification costs no
+    /// system call.
     waiters: AtomicU32,
 }
 
@@ -25,8 +27,8 @@ impl WakeEvent {
         Self { changes: FutexWord::new(), waiters: AtomicU32::new(0) }
     }
 
-    /// Waits until `look` returns something, and returns that. Calls `look` again after each notification.
-    /// Async-signal-safe if `look` is.
+    /// Waits until `look` returns a value, and returns it. Calls `look` again after each
+    /// notification. Async-signal-safe if `look` is.
     pub fn wait_for<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
         loop {
             // Acquire: a thread that sees a number sees what was so when it was told.
@@ -41,7 +43,7 @@ impl WakeEvent {
         }
     }
 
-    /// Has every waiter look again. Async-signal-safe.
+    /// Notifies every waiter, which then calls `look` again. Async-signal-safe.
     pub fn tell(&self) {
         self.changes.add(1, Ordering::Release);
         // A change of nothing rather than a load, which could find an old number: of two changes to one word
@@ -60,7 +62,7 @@ mod models {
     use super::super::primitives::AtomicUsize;
     use super::*;
 
-    /// A waiter that slept on would be a deadlock, which loom reports.
+    /// A waiter that sleeps forever is a deadlock, which loom reports.
     #[test]
     fn event_beside_a_waiter_is_not_slept_through() {
         loom::model(|| {
@@ -77,7 +79,7 @@ mod models {
         });
     }
 
-    /// Two waiters and two tellers: one wake-up is for all.
+    /// Two waiters and two notifying threads: one wake-up wakes all waiters.
     #[test]
     fn event_with_several_waiters_wakes_each() {
         let mut builder = loom::model::Builder::new();

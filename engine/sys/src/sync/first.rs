@@ -1,6 +1,6 @@
 use std::sync::OnceLock;
 
-/// A value of the process, for a static. The first thread that needs it makes it.
+/// A value of the process, for a static. The first thread that needs the value makes it.
 ///
 /// No thread waits while another one makes the value, as it would in `OnceLock::get_or_init`: a child
 /// of fork(2) does not have the thread that was making it, and would wait for ever. If several
@@ -18,19 +18,19 @@ impl<T> Default for First<T> {
 }
 
 impl<T> First<T> {
-    /// Without a value.
+    /// Makes an empty place for the value.
     #[must_use]
     pub const fn new() -> Self {
         Self(OnceLock::new())
     }
 
-    /// The value, if a thread has made one. Async-signal-safe.
+    /// Returns the value, if a thread has made one. Async-signal-safe.
     #[inline]
     pub fn get(&self) -> Option<&T> {
         self.0.get()
     }
 
-    /// The value, which `make` makes if there is none. Allocates nothing itself.
+    /// Returns the value, which `make` makes if there is none. Allocates nothing itself.
     #[inline]
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
         self.get().unwrap_or_else(|| self.publish(make()))

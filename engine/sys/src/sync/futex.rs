@@ -1,9 +1,10 @@
-//! A word to sleep on. Async-signal-safe, which std's locks do not promise.
+//! A word on which threads sleep. It is async-signal-safe, which std's locks do not promise.
 //!
-//! In a model loom has no futex, so a lock and a condition variable stand in for the kernel's queue: the word is
-//! compared under the lock, as the kernel compares it under that of its hash bucket, and woken under it. The
-//! lock also orders what comes before a wake-up before what comes behind the sleep, which the kernel does not
-//! promise: no model may rest on that, and none does, because a thread that wakes up looks again.
+//! Loom has no futex, so in models a lock and a condition variable replace the kernel's queue.
+//! Under the lock, the word is compared and threads are woken, as in the kernel under the lock of a
+//! hash bucket. The lock also orders everything before a wake-up before everything after the sleep,
+//! which the kernel does not promise. No model depends on that order, because a thread that wakes
+//! up looks again.
 
 use super::primitives::{AtomicU32, Ordering};
 
@@ -34,7 +35,8 @@ impl FutexWord {
 
 #[cfg(not(loom))]
 impl FutexWord {
-    /// Sleeps while the word is `expected`, until a thread wakes it; or not at all, or shorter: look again.
+    /// Sleeps while the word is `expected`, until a thread wakes the caller. The function may
+    /// return earlier, or at once, so the caller must look again.
     pub(super) fn sleep_while(&self, expected: u32) {
         use rustix::thread::futex::{Flags, wait};
 

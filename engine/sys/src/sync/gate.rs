@@ -1,12 +1,12 @@
-//! A lock that handlers share and that a thread which changes what it guards has alone.
+//! A lock that handlers share. A thread that changes the guarded data holds it exclusively.
 //!
 //! ```text
 //!   holders:  0 ◀─▶ n sharing ──(a thread wants it alone)──▶ n + ALONE ──(n leave)──▶ ALONE ──▶ 0
 //! ```
 //!
-//! A thread that wants it alone comes before sharers that arrive later, or it would wait for as long as there are
-//! faults. A thread never takes it twice: its signals are blocked while it holds it, and it touches no memory
-//! then whose faults take it.
+//! A thread that wants exclusive access comes before sharers that arrive later; otherwise it would
+//! wait as long as there are faults. A thread never locks the gate twice: its signals are blocked
+//! while it holds the gate, and it then touches no memory whose faults lock the gate.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -19,7 +19,7 @@ use super::held;
 use super::primitives::{AtomicU32, Ordering, Private};
 use crate::thread::SignalsBlocked;
 
-/// Set while a thread has it alone, or is about to.
+/// Set while a thread has exclusive access, or is about to get it.
 const ALONE: u32 = 1 << 31;
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Gate<T> {
 struct GateWords {
     /// The number of threads that share the gate, and [`ALONE`].
     holders: AtomicU32,
-    /// Told whenever `holders` changed so that a waiter may go on.
+    /// Notified when `holders` changed so that a waiter may continue.
     opened: WakeEvent,
 }
 
@@ -55,14 +55,14 @@ impl<T> Gate<T> {
         Ok(Self { words: Private::new(words)?, value: UnsafeCell::new(value) })
     }
 
-    /// Waits until no thread has it alone. Async-signal-safe.
+    /// Waits until no thread has exclusive access, and shares the gate. Async-signal-safe.
     pub fn share<'a>(&'a self, _: &'a SignalsBlocked) -> SharedGuard<'a, T> {
         self.enter(|holders| holders + 1);
         held::note_taken();
         SharedGuard { gate: self }
     }
 
-    /// Waits until no other thread has it. Async-signal-safe.
+    /// Waits until no other thread holds the gate, and gets exclusive access. Async-signal-safe.
     pub fn alone<'a>(&'a self, _: &'a SignalsBlocked) -> ExclusiveGuard<'a, T> {
         self.enter(|holders| holders | ALONE);
         let GateWords { holders, opened } = &*self.words;
@@ -229,8 +229,8 @@ mod models {
         });
     }
 
-    /// Two sharers leave while a third thread waits to have it alone: neither the last one nor the waiter is
-    /// forgotten.
+    /// Two sharers leave while a third thread waits for exclusive access. Neither the last sharer
+    /// nor the waiter is forgotten.
     #[test]
     fn gate_left_by_the_last_sharer_lets_the_next_one_in() {
         check(2, || {

@@ -1,5 +1,6 @@
-//! Test hooks: whether a thread has something that a fault may wait for (a claim, a gate, a place among a table's
-//! readers), and a signal to the thread at that moment. Compiled with `--cfg hugekit_faults` only.
+//! Test hooks: a query if a thread holds an object that a fault may wait for (a claim, a gate, a
+//! place among a table's readers), and a signal to the thread at that moment. Compiled with `--cfg
+//! hugekit_faults` only.
 
 pub(super) use self::seen::{interrupt, note_released, note_taken};
 #[cfg(all(hugekit_faults, not(loom)))]
@@ -24,7 +25,7 @@ mod seen {
         HELD.set(HELD.get() - 1);
     }
 
-    /// Like [`note_taken`], where it may allocate.
+    /// Like [`note_taken`], for places that may allocate.
     pub(in crate::sync) fn interrupt() {
         let Some((signal, left)) = SIGNAL.get() else { return };
         SIGNAL.set((left > 0).then(|| (signal, left - 1)));
@@ -34,19 +35,20 @@ mod seen {
         }
     }
 
-    /// The calling thread sends itself a signal as soon as it has something that a fault may wait for, after `first`
-    /// times that it had: where signals are open, its handler runs while it has that.
+    /// Makes the calling thread send itself a signal as soon as it holds an object that a fault may
+    /// wait for, after `first` times. If the signal is not blocked, its handler runs at that
+    /// moment.
     pub fn to_be_interrupted(signal: libc::c_int, first: u32) {
         SIGNAL.set(Some((signal, first)));
     }
 
-    /// Returns whether the thread has not been interrupted yet.
+    /// Returns true if the thread has not been interrupted yet.
     pub fn is_still_to_be_interrupted() -> bool {
         SIGNAL.get().is_some()
     }
 
-    /// Returns whether this thread has a gate or a claim. A test's allocator asks: a handler may have interrupted the
-    /// allocator, and wait for this thread.
+    /// Returns true if this thread holds a gate or a claim. A test's allocator calls this, because
+    /// a handler may have interrupted the allocator and wait for this thread.
     pub fn is_held() -> bool {
         HELD.try_with(Cell::get).is_ok_and(|held| held > 0)
     }

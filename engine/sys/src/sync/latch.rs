@@ -1,4 +1,4 @@
-//! Waiting until a number of threads have come to a point.
+//! A latch: a wait until a number of threads have arrived at a point.
 
 use super::event::WakeEvent;
 use super::primitives::{AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ impl Latch {
         Self { arrived: AtomicUsize::new(0), arrival: WakeEvent::new() }
     }
 
-    /// The calling thread has come there. Writes to nothing but the latch.
+    /// Records the arrival of the calling thread. Writes only to the latch.
     pub fn arrive(&self) {
         // Release: what it did before has happened for the thread that waits.
         self.arrived.fetch_add(1, Ordering::Release);
         self.arrival.tell();
     }
 
-    /// Waits until that many have.
+    /// Waits until this many threads have arrived.
     pub fn wait_for(&self, threads: usize) {
         let all = || (self.arrived.load(Ordering::Acquire) >= threads).then_some(());
         self.arrival.wait_for(all);

@@ -1,7 +1,8 @@
-//! What one process has one of, found without a lock, and made anew in a forked child: locks of the parent's may be
-//! held there by threads that the child has not.
+//! A value of a process that is found without a lock. A forked child makes its own, because locks
+//! of the parent's value may be held by threads that the child does not have.
 //!
-//! Never freed, and always reachable from a static, a parent's from its child's: a leak checker finds it.
+//! The value is never freed, and is always reachable from a static, a parent's value from its
+//! child's. So a leak checker finds it.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::fork_mark::ForkMark;
 
-/// Says which process it was made in.
+/// A value that knows the process in which it was made.
 pub trait OfProcess {
     fn mark(&self) -> &ForkMark;
 }
@@ -20,7 +21,7 @@ pub struct PerProcess<T: 'static>(AtomicPtr<MadeValue<T>>);
 #[derive(Debug)]
 struct MadeValue<T: 'static> {
     value: T,
-    /// The value of the process that this one was forked from, if it had one.
+    /// The value of the parent process, if it had one.
     _parents: Option<&'static MadeValue<T>>,
 }
 
@@ -29,7 +30,8 @@ impl<T: OfProcess> PerProcess<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Returns the value of the calling process. The first thread that asks makes it, and may use the parent's value.
+    /// Returns the value of the calling process. The first caller makes it, and may use the
+    /// parent's value.
     pub fn get_or_make<E>(
         &self,
         make: impl Fn(Option<&'static T>) -> Result<T, E>,

@@ -1,5 +1,5 @@
-//! Where locks, atomics and the memory for them come from: std and the kernel, or loom where loom explores
-//! every interleaving. The only place in the library that asks which.
+//! The source of locks, atomics and their memory: std and the kernel, or loom, which explores every
+//! interleaving. This is the only place in the library that makes this choice.
 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ pub type Words = crate::private_pages::PrivateSlice<AtomicU32>;
 #[cfg(loom)]
 pub use self::on_the_heap::{Private, Words};
 
-/// Stand-ins for memory of our own. In a model no snapshot protects the heap.
+/// Stand-ins for private memory. In a model no snapshot protects the heap.
 #[cfg(loom)]
 mod on_the_heap {
     use std::ops::Deref;

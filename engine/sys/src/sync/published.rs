@@ -1,14 +1,16 @@
 //! A value that handlers read without a lock, and that a thread replaces as a whole.
 //!
-//! A signal may interrupt any thread anywhere, one that is replacing the value or reading it included, so readers
-//! take no lock: they count themselves in one of two counters and read what is published. A writer publishes a
-//! new value and then, twice, directs new readers to the other counter and waits until the first one is zero:
-//! twice, because a reader that chose its counter and was interrupted before it counted may be in either; and by
-//! turns, so that readers that keep coming hold up no writer. After that no thread reads the old value.
+//! A signal may interrupt a thread at any moment, also a thread that replaces or reads the value.
+//! So readers take no lock. They count themselves in one of two counters and read the published
+//! value. A writer publishes a new value, and then does twice: it directs new readers to the other
+//! counter, and waits until the first counter is zero. Once is not enough, because a reader may be
+//! interrupted between the choice of its counter and the count. The counters take turns, so that a
+//! steady flow of readers does not delay a writer. After that, no thread reads the old value.
 //!
-//! Readers do only what a fault needs and never wait for a writer, so that a writer's wait ends; a writer holds no
-//! lock that a reader takes. Both have their signals blocked, and prove it ([`SignalsBlocked`]): a handler could wait
-//! for a thread that waits for them.
+//! Readers do only the work of a fault and never wait for a writer, so a writer's wait ends. A
+//! writer holds no lock that a reader takes. Readers and writers have their signals blocked, which
+//! [`SignalsBlocked`] proves: otherwise a signal handler could wait for a thread that waits for the
+//! interrupted thread.
 #![allow(unsafe_code)]
 
 use std::sync::PoisonError;
@@ -20,7 +22,7 @@ use super::held;
 use super::primitives::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, Private, yield_now};
 use crate::thread::SignalsBlocked;
 
-/// Looks at the counters before a waiting writer sleeps.
+/// The number of checks of the counters before a waiting writer sleeps.
 const LOOKS: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -33,11 +35,11 @@ pub struct Published<T> {
 
 #[derive(Debug)]
 struct ReaderCounts {
-    /// Which counter readers that begin now count in: its lowest bit.
+    /// The counter for readers that begin now: its lowest bit.
     turn: AtomicUsize,
     readers: [AtomicUsize; 2],
-    /// Held by the thread that replaces the value. Beside the counters, because a thread that protects memory
-    /// takes it meanwhile.
+    /// Locked by the thread that replaces the value. It lies beside the counters, because a thread
+    /// that protects memory locks it meanwhile.
     writer: Mutex<()>,
 }
 
@@ -46,7 +48,7 @@ unsafe impl<T: Send + Sync> Send for Published<T> {}
 // SAFETY: a shared reference gives readers `&T` and lets the writer replace the value, which `T: Send + Sync` permits.
 unsafe impl<T: Send + Sync> Sync for Published<T> {}
 
-/// The lock of a value's writers: while this lives, no thread replaces the value.
+/// The lock of a value's writers. While it exists, no thread replaces the value.
 #[derive(Debug)]
 pub struct PublishedGuard<'a, T> {
     published: &'a Published<T>,
@@ -54,7 +56,7 @@ pub struct PublishedGuard<'a, T> {
 }
 
 impl<T> PublishedGuard<'_, T> {
-    /// Waits until no thread reads any more that began before.
+    /// Waits until all readers that began before have ended.
     pub fn settle(&self) {
         self.published.wait_for_readers();
     }
@@ -83,7 +85,8 @@ impl<T> Published<T> {
         read(unsafe { &*self.value.load(Ordering::Acquire) })
     }
 
-    /// Replaces the value by what `change` makes of it. No thread reads the old one any more when this returns.
+    /// Replaces the value by the result of `change`. When the call returns, no thread reads the old
+    /// value any more.
     pub fn replace(&self, blocked: &SignalsBlocked, change: impl FnOnce(&T) -> T) {
         let _held = self.hold(blocked);
         // SAFETY: only writers replace it, and there is no other one. The lock orders it.
@@ -95,7 +98,7 @@ impl<T> Published<T> {
         drop(unsafe { Box::from_raw(old) });
     }
 
-    /// Keeps other threads from replacing it.
+    /// Prevents other threads from replacing the value.
     pub fn hold<'a>(&'a self, _: &'a SignalsBlocked) -> PublishedGuard<'a, T> {
         let writer = self.words.writer.lock().unwrap_or_else(PoisonError::into_inner);
         held::interrupt();
@@ -241,7 +244,7 @@ mod models {
         });
     }
 
-    /// Who settles knows that what others did as readers, before, has happened.
+    /// After a thread has settled, everything that earlier readers did has happened.
     #[test]
     fn settle_beside_earlier_readers_waits_for_them() {
         check(3, || {

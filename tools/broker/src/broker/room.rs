@@ -1,5 +1,5 @@
-//! Memory for programs that start without a lease: units that no client has return to the kernel, and no unit is begun
-//! ahead while the program starts.
+//! Memory for programs that start without a lease. Units without a client return to the kernel, and
+//! no unit is begun ahead while such a program starts.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,16 @@ use super::{Broker, ClientId};
 use crate::options::Charge;
 use crate::unit::FillingUnit;
 
-/// The most and the least time that a program may need for its memory.
+/// The longest and the shortest time that a program may need for its memory.
 const LONGEST: Duration = Duration::from_secs(60);
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// The least memory that a program populates per second, on one thread.
+/// The lowest rate at which a program populates memory, in bytes per second, on one thread.
 const PER_SECOND: u64 = 1 << 30;
 
 impl Broker {
-    /// Answers a client that starts a program without a lease. A user gets no more memory in this way than its quota
-    /// permits as leases.
+    /// Answers a client that starts a program without a lease. A user gets no more memory in this
+    /// way than its quota permits for leases.
     pub(super) fn give_back(&mut self, id: ClientId, asked: u64, page_size: u64) {
         if let Err(refusal) = self.ledger.check(self.clients[&id].account, asked) {
             return self.refuse(id, refusal);
@@ -27,14 +27,15 @@ impl Broker {
         self.answer(id, &Answer::GivenBack { bytes }, None);
     }
 
-    /// Returns whether units are begun ahead, and are made of the same memory as the program's.
+    /// Returns true if units are begun ahead, and consist of the same kind of memory as the
+    /// program's.
     fn has_pages_of(&self, page_size: u64) -> bool {
         let (backing, is_charged) = (self.backing(), self.options.charge == Charge::Client);
         let own = if backing.is_reserved() { backing.page_size() as u64 } else { 0 };
         self.options.unit.is_some() && !is_charged && own == page_size
     }
 
-    /// Returns the bytes that were given back.
+    /// Frees memory, and returns the number of freed bytes.
     fn free_memory(&mut self, asked: u64) -> u64 {
         self.look();
         let unit = self.unit_bytes();
@@ -54,7 +55,7 @@ impl Broker {
     }
 }
 
-/// The units that must return before this much memory is free.
+/// Returns the number of units that must return until this much memory is free.
 fn lacking(asked: u64, free: u64, unit: u64) -> usize {
     usize::try_from(asked.saturating_sub(free).div_ceil(unit)).unwrap_or(usize::MAX)
 }

@@ -76,7 +76,7 @@ fn owner(text: &str) -> Result<(u32, u32), String> {
 }
 
 impl BrokerCommand {
-    /// Returns whether it is the broker, and not a user's `status`.
+    /// Returns true if it is the broker, and not a user's `status`.
     pub(crate) fn is_daemon(&self) -> bool {
         self.command.is_none()
     }
@@ -130,7 +130,7 @@ impl BrokerCommand {
     }
 }
 
-/// The nodes by their numbers, as `0, 1`.
+/// Returns the nodes by their numbers, as `0, 1`.
 fn listed(nodes: &[Node]) -> String {
     nodes.iter().map(|node| node.id.to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -40,7 +40,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A machine with 16 GiB of memory and 100 huge pages.
+    /// Returns a machine with 16 GiB of memory and 100 huge pages.
     fn machine() -> Files {
         let machine = Files::new().unwrap();
         let meminfo = "MemTotal: 16777216 kB\nMemFree: 16777216 kB\nMemAvailable: 16777216 kB\n";

@@ -63,8 +63,8 @@ impl BrokerStatus {
         self.socket.clone().unwrap_or_else(socket::to_ask)
     }
 
-    /// The status, as soon as all units are ready or the time is over. A broker that has just been started may not
-    /// listen yet.
+    /// Returns the status, as soon as all units are ready or the time is over. A broker that has
+    /// just been started may not listen yet.
     fn status(&self) -> Result<protocol::Status, LeaseError> {
         let since = Instant::now();
         loop {
@@ -171,13 +171,13 @@ fn missing_units(status: &protocol::Status) -> u64 {
     (status.target + status.waiting).saturating_sub(status.ready + status.filling)
 }
 
-/// Bytes that these units need beyond the free ones.
+/// Returns the number of bytes that these units need beyond the free ones.
 fn missing(status: &protocol::Status) -> u64 {
     let units = missing_units(status).saturating_mul(status.unit);
     units.saturating_add(status.keep_free).saturating_sub(status.free)
 }
 
-/// The reason why units are missing, if memory is too short for one more.
+/// Returns the reason why units are missing, if memory is too short for one more.
 fn shortage(status: &protocol::Status) -> Option<Refusal> {
     let &protocol::Status { unit, free, keep_free, .. } = status;
     let is_missing = missing_units(status) > 0;

@@ -113,7 +113,8 @@ impl CloneCommand {
     }
 }
 
-/// Returns whether a file is in the page cache on huge pages. Of a file that this user may not examine, nobody knows.
+/// Returns true if a file is in the page cache on huge pages. Of a file that this user may not
+/// examine, nobody knows.
 fn is_warm(path: &Path) -> bool {
     let options = WarmOptions { mode: WarmMode::Check, ..WarmOptions::default() };
     Warmer::new(options).run(path).is_ok_and(|warmed| warmed.report.is_warm())

@@ -125,7 +125,7 @@ impl MemoryOwner {
     }
 }
 
-/// The block that a step writes to.
+/// Returns the block that a step writes to.
 pub(super) fn block_of(step: u64, blocks: u64) -> u64 {
     step * APART % blocks
 }
@@ -135,7 +135,7 @@ fn save(snapshot: Snapshot, file: &mut File) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file has each block as the last of so many steps left it.
+/// Checks that the file contains each block as it was after this many steps.
 pub(super) fn compare(file: &mut File, steps: u64, blocks: u64) -> anyhow::Result<()> {
     let mut expected = vec![0_u64; usize::try_from(blocks)?];
     for step in 1..=steps {

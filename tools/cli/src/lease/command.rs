@@ -39,13 +39,14 @@ impl<'a> Prepared<'a> {
         Ok(prepared)
     }
 
-    /// A program that maps the memory privately: it may know the path from its environment alone.
+    /// Returns a program that maps the memory privately: it may know the path from its environment
+    /// alone.
     pub(super) fn with_image(command: &'a [OsString]) -> Self {
         let (program, arguments) = command.split_first().expect("required");
         Self { program, arguments }
     }
 
-    /// The argument that names the memory.
+    /// Returns the argument that names the memory.
     fn naming(&self) -> Option<&'a OsStr> {
         self.arguments.iter().find(|argument| names_memory(argument)).map(OsString::as_os_str)
     }
@@ -55,7 +56,7 @@ impl<'a> Prepared<'a> {
         mistakes::unused(self.arguments, leased)
     }
 
-    /// Returns whether QEMU, if it is that, maps the memory at a multiple of 2 MiB.
+    /// Returns true if QEMU, if it is that, maps the memory at a multiple of 2 MiB.
     pub(super) fn is_aligned(&self) -> bool {
         let naming = self.naming().unwrap_or_default().to_string_lossy();
         !naming.contains("memory-backend-file") || naming.contains("align")
@@ -78,7 +79,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Returns whether an argument has a placeholder of the memory.
+/// Returns true if an argument has a placeholder of the memory.
 pub(super) fn names_memory(argument: &OsStr) -> bool {
     [PATH, NUMBER].iter().any(|mark| find(argument.as_bytes(), mark).is_some())
 }

@@ -57,14 +57,15 @@ fn mistake(before: &OsStr, argument: &OsStr, leased: Size) -> Option<String> {
     })
 }
 
-/// Returns whether QEMU's option of this name, which maps its file privately, names the memory.
+/// Returns true if QEMU's option of this name, which maps its file privately, names the memory.
 fn maps_privately(before: &OsStr, argument: &OsStr) -> bool {
     let is_option =
         |text: &OsStr| [OsStr::new("-mem-path"), OsStr::new("--mem-path")].contains(&text);
     is_option(before) || argument.to_string_lossy().contains("-mem-path {}")
 }
 
-/// The missing option if the argument belongs to a program that would copy the memory without it.
+/// Returns the missing option if the argument belongs to a program that would copy the memory
+/// without it.
 fn unshared(argument: &OsStr) -> Option<&'static str> {
     let text = argument.to_string_lossy().replace([' ', '"'], "").replace(':', "=");
     let has = |options: &[&str]| options.iter().any(|option| text.contains(option));
@@ -83,7 +84,7 @@ fn part(argument: &OsStr) -> Option<NamedSize> {
     names_file.then_some(NamedSize { bytes: properties.bytes("size")?, from })
 }
 
-/// A size as QEMU and Cloud Hypervisor read it.
+/// Returns a size as QEMU and Cloud Hypervisor read it.
 fn of_qemu(bytes: usize) -> String {
     let units = [(30, "G"), (20, "M")];
     match units.into_iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift) {

@@ -140,7 +140,7 @@ impl LeaseCommand {
         self.socket.clone().unwrap_or_else(socket::to_ask)
     }
 
-    /// The memory, its backing, and how many bytes of it are on huge pages.
+    /// Returns the memory, its backing, and how many bytes of it are on huge pages.
     fn memory(&self, size: Size) -> Result<(OwnedFd, Backing, u64), LeaseError> {
         let wait = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(DEFAULT_WAIT) };
         let asked = print_if_it_waits(wait);

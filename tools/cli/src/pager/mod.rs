@@ -92,8 +92,8 @@ impl PagerCommand {
         Ok(source.map_err(PagerError::from)?)
     }
 
-    /// The state that the first delta must begin with: without it, a delta of another VM of the same size would fit.
-    /// `None` of a full delta, which has it itself.
+    /// Returns the state that the first delta must begin with: without it, a delta of another VM of
+    /// the same size would fit. `None` of a full delta, which has it itself.
     fn state_of_base(&self, path: &Path, file: &File) -> anyhow::Result<Option<StateId>> {
         if Reader::new(file.try_clone()?).is_ok() {
             return Ok(None);

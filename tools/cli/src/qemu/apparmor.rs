@@ -5,7 +5,7 @@ use std::path::Path;
 /// With the paths of Debian's package.
 const RULES: &str = include_str!("../../installed/apparmor");
 
-/// The rules for a script and a command in this folder.
+/// Returns the rules for a script and a command in this folder.
 pub(super) fn rules(folder: &Path) -> String {
     RULES.replace("/usr/bin/", &format!("{}/", folder.display()))
 }

@@ -20,7 +20,7 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// The sections of a file. A pipe is not read, because QEMU would miss those bytes.
+    /// Returns the sections of a file. A pipe is not read, because QEMU would miss those bytes.
     pub(super) fn of_file(path: &Path) -> Vec<Self> {
         let text = || {
             let file: File = hugekit_image::open(path).ok()?;
@@ -49,7 +49,7 @@ impl Section {
         sections
     }
 
-    /// A value. The last one of this name counts.
+    /// Returns a value. The last one of this name counts.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         let found = self.properties.iter().rev().find(|(found, _)| found == name);
         found.map(|(_, value)| value.as_str())

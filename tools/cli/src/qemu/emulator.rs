@@ -11,7 +11,7 @@ use hugekit_terminal::outcome::Remedied;
 /// The name for the emulator of this machine.
 pub(super) const AUTO: &str = "auto";
 
-/// The first that is installed, where distributions install it.
+/// Returns the first that is installed, where distributions install it.
 pub(super) fn of_this_machine() -> anyhow::Result<OsString> {
     let usual = format!("/usr/bin/qemu-system-{ARCH}");
     first_of(&[&usual, "/usr/libexec/qemu-kvm", "/usr/bin/kvm"])

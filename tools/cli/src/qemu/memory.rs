@@ -50,8 +50,8 @@ pub(super) struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// The objects that become guest memory by `-machine` or `-numa`. Empty if QEMU is started only to answer a question,
-    /// or if no lease can replace an object.
+    /// Returns the objects that become guest memory by `-machine` or `-numa`. Empty if QEMU is
+    /// started only to answer a question, or if no lease can replace an object.
     pub(super) fn of_arguments(arguments: &[OsString]) -> Vec<Self> {
         let mut memory: Vec<Self> = objects(arguments).filter_map(Result::ok).collect();
         let is_off = |value: &OsStr| {
@@ -105,7 +105,7 @@ impl GuestMemory {
     }
 }
 
-/// The objects of memory: those that a lease can replace, and those that stay.
+/// Returns the objects of memory: those that a lease can replace, and those that stay.
 pub(super) fn objects(
     arguments: &[OsString],
 ) -> impl Iterator<Item = Result<GuestMemory, Left>> + '_ {
@@ -115,8 +115,8 @@ pub(super) fn objects(
         .filter_map(move |(at, value)| GuestMemory::of_object(at, value, &used))
 }
 
-/// Returns whether QEMU is started only to answer a question, as libvirt asks for the capabilities of a machine without
-/// memory.
+/// Returns true if QEMU is started only to answer a question, as libvirt asks for the capabilities
+/// of a machine without memory.
 pub(super) fn is_question(arguments: &[OsString]) -> bool {
     let is_one = |argument: &OsString| QUESTIONS.iter().any(|question| argument == question);
     let is_none = |value: &OsStr| {
@@ -127,7 +127,7 @@ pub(super) fn is_question(arguments: &[OsString]) -> bool {
     arguments.iter().any(is_one) || values(arguments, &["machine", "M"]).any(|(_, v)| is_none(v))
 }
 
-/// The first of these options, as it was written.
+/// Returns the first of these options, as it was written.
 pub(super) fn first_option(arguments: &[OsString], names: &'static [&str]) -> Option<String> {
     let named = arguments.iter().find(|argument| is_option(argument, names))?;
     Some(named.to_string_lossy().into_owned())
@@ -150,8 +150,8 @@ fn stays(kind: &str, properties: &Properties, id: &str) -> Option<Reason> {
     }
 }
 
-/// Returns whether QEMU itself would make the file: in a folder of memory, or, as libvirt asks, under the name of the
-/// object. A file that exists may have content, and is the user's.
+/// Returns true if QEMU itself would make the file: in a folder of memory, or, as libvirt asks,
+/// under the name of the object. A file that exists may have content, and is the user's.
 fn is_new_file(properties: &Properties, id: &str) -> bool {
     let Some(path) = properties.text("mem-path") else { return false };
     let path = Path::new(&path);
@@ -174,7 +174,7 @@ fn file_system(path: &Path) -> Option<(u64, u64)> {
     Some((facts.f_type as u64 & 0xffff_ffff, facts.f_bsize as u64))
 }
 
-/// The size of the reserved huge pages that QEMU would use; 0 for other memory.
+/// Returns the size of the reserved huge pages that QEMU would use; 0 for other memory.
 fn page_size(properties: &Properties) -> u64 {
     if properties.switch("hugetlb") == Some(true) {
         return properties.bytes("hugetlbsize").unwrap_or(HUGE_PAGE_BYTES) as u64;
@@ -186,7 +186,7 @@ fn page_size(properties: &Properties) -> u64 {
     }
 }
 
-/// The names of objects that are the memory of the machine or of a node.
+/// Returns the names of objects that are the memory of the machine or of a node.
 fn used(arguments: &[OsString]) -> Vec<String> {
     let named = |options: &'static [&str], property: &'static str| {
         values(arguments, options)
@@ -202,13 +202,13 @@ fn used(arguments: &[OsString]) -> Vec<String> {
     in_arguments.chain(in_files.map(str::to_owned)).collect()
 }
 
-/// The sections of all files that QEMU reads further options from.
+/// Returns the sections of all files that QEMU reads further options from.
 pub(super) fn config_files(arguments: &[OsString]) -> Vec<Section> {
     let files = values(arguments, &["readconfig"]);
     files.flat_map(|(_, path)| Section::of_file(Path::new(path))).collect()
 }
 
-/// The values of options with one of these names, and their places.
+/// Returns the values of options with one of these names, and their places.
 fn values<'a>(
     arguments: &'a [OsString],
     names: &'static [&str],

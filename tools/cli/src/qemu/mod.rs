@@ -107,7 +107,7 @@ impl QemuCommand {
         }
     }
 
-    /// The emulator, and its arguments.
+    /// Returns the emulator, and its arguments.
     fn program(&self) -> anyhow::Result<(OsString, &[OsString])> {
         match &self.emulator {
             Some(auto) if auto == emulator::AUTO => {
@@ -130,7 +130,8 @@ impl QemuCommand {
     }
 }
 
-/// A line for memory that the kernel would merge with that of other guests, and does not in a lease.
+/// Returns a line for memory that the kernel would merge with that of other guests, and does not in
+/// a lease.
 fn note_of_merging(root: &Root, memory: &[GuestMemory]) -> Option<String> {
     let names: Vec<_> = memory
         .iter()

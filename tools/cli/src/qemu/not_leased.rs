@@ -13,17 +13,17 @@ pub(super) struct NotLeased {
 }
 
 impl NotLeased {
-    /// A reason without a remedy.
+    /// Returns a reason without a remedy.
     pub(super) fn because(reason: String) -> Self {
         Self { reason, remedy: None }
     }
 
-    /// The same with a remedy.
+    /// Returns the same with a remedy.
     pub(super) fn remedied(self, remedy: &str) -> Self {
         Self { remedy: Some(remedy.to_owned()), ..self }
     }
 
-    /// The reasons of several brokers, with another beginning.
+    /// Returns the reasons of several brokers, with another beginning.
     pub(super) fn of_all(beginning: &str, all: Vec<Self>) -> Self {
         let reasons: Vec<_> = all.iter().map(|one| one.reason.as_str()).collect();
         let reason = format!("{beginning}: {}", reasons.join("; "));
@@ -32,7 +32,7 @@ impl NotLeased {
         Self { reason, remedy }
     }
 
-    /// The same with a longer reason.
+    /// Returns the same with a longer reason.
     pub(super) fn and(self, end: &str) -> Self {
         Self { reason: self.reason + end, ..self }
     }

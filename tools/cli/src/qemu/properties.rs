@@ -31,7 +31,7 @@ impl Properties {
         Some(Self::Pairs(split(text).into_iter().map(pair).collect()))
     }
 
-    /// The type of an object, which the first form may write without the name `qom-type`.
+    /// Returns the type of an object, which the first form may write without the name `qom-type`.
     pub(crate) fn object_type(&self) -> Option<String> {
         match self {
             Self::Pairs(pairs) => match pairs.first() {
@@ -42,7 +42,7 @@ impl Properties {
         }
     }
 
-    /// A value as text. In the first form, the last one of this name counts, as for QEMU.
+    /// Returns a value as text. In the first form, the last one of this name counts, as for QEMU.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         match self {
             Self::Pairs(pairs) => pairs.iter().rev().find(|(n, _)| n == name)?.1.clone(),
@@ -54,7 +54,7 @@ impl Properties {
         }
     }
 
-    /// A number of bytes, which QEMU also takes in hexadecimal.
+    /// Returns a number of bytes, which QEMU also takes in hexadecimal.
     pub(crate) fn bytes(&self, name: &str) -> Option<usize> {
         let text = self.text(name)?;
         match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -70,7 +70,7 @@ impl Properties {
         }
     }
 
-    /// Returns whether the property is switched on; `None` if it is missing or no switch.
+    /// Returns true if the property is switched on; `None` if it is missing or no switch.
     pub(crate) fn switch(&self, name: &str) -> Option<bool> {
         if let Self::Json(map) = self {
             return map.get(name)?.as_bool();
@@ -82,7 +82,7 @@ impl Properties {
         }
     }
 
-    /// The numbers of a list: `0`, `0-3`, several properties of this name, or an array.
+    /// Returns the numbers of a list: `0`, `0-3`, several properties of this name, or an array.
     pub(crate) fn numbers(&self, name: &str) -> Vec<u32> {
         match self {
             Self::Pairs(pairs) => {

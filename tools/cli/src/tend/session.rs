@@ -61,7 +61,8 @@ impl Session {
         }
     }
 
-    /// Tends until all processes are gone, it is told to stop, or what is told is not heard any more.
+    /// Tends until all processes have ended, a stop is requested, or a reader of the events is
+    /// gone.
     pub(super) fn run(
         &mut self,
         stop: &AtomicBool,
@@ -81,7 +82,7 @@ impl Session {
         teller.told
     }
 
-    /// Tells which processes came and went since the last time.
+    /// Reports the processes that came and went since the last call.
     fn compare(&mut self, teller: &mut Teller<'_>) {
         let now = self.tender.processes();
         let before = std::mem::replace(&mut self.begun, now);
@@ -93,7 +94,7 @@ impl Session {
         }
     }
 
-    /// Returns whether there is a process, or may be one later.
+    /// Returns true if there is a process, or may be one later.
     fn goes_on(&mut self) -> bool {
         if self.tender.is_empty() && !self.wanted.follows() {
             // One that has started another program, or that its tender has left.
@@ -102,7 +103,7 @@ impl Session {
         self.wanted.follows() || self.taken > 0 || !self.tender.is_empty()
     }
 
-    /// Adds what is wanted and not tended yet.
+    /// Adds the wanted processes that are not tended yet.
     fn look(&mut self) {
         self.taken = 0;
         let wanted = self.wanted.now();

@@ -13,7 +13,8 @@ pub(crate) fn say(line: &str) {
     text::say(&format!("{}{line}", of(&io::stderr())));
 }
 
-/// The time in UTC, as RFC 3339 has it, and a space. Nothing for a terminal and for the journal, which has its own.
+/// Returns the time in UTC, as RFC 3339 has it, and a space. Nothing for a terminal and for the
+/// journal, which has its own.
 pub(super) fn of(stream: &(impl AsFd + IsTerminal)) -> String {
     let journal = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     if stream.is_terminal() || is_journal(stream, &journal) {

@@ -23,7 +23,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Returns whether processes may come that are not there yet.
+    /// Returns true if processes may come that are not there yet.
     pub(super) fn follows(&self) -> bool {
         !self.names.is_empty() || !self.groups.is_empty()
     }
@@ -66,7 +66,7 @@ impl Wanted {
         named.chain(find_processes(&self.names, &self.groups)).filter(|&pid| pid != own).collect()
     }
 
-    /// The names and groups without a process.
+    /// Returns the names and groups without a process.
     pub(super) fn unmatched(&self) -> String {
         let names = self.names.iter().filter(|name| hugekit_tend::named(&[name]).is_empty());
         let names = names.map(|name| format!("no process is named {}", name.to_string_lossy()));
@@ -149,7 +149,8 @@ fn mount_of_groups(mounts: &str) -> Option<&str> {
     of("cgroup2").or_else(|| of("cgroup"))
 }
 
-/// The process that has the lock by which a second tender notices the first, if the kernel shows it here.
+/// Returns the process that has the lock by which a second tender notices the first, if the kernel
+/// shows it here.
 pub(super) fn tender_of(error: &TendError) -> Option<u32> {
     let TendError::Taken { pid } = *error else { return None };
     let pages = rustix::fs::stat(format!("/proc/{pid}/pagemap")).ok()?;

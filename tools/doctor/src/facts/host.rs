@@ -41,20 +41,20 @@ const CLEARS_IN_RANGES: (u32, u32) = (7, 0);
 const FORKS_BY_RUNS: (u32, u32) = (6, 9);
 
 impl Host {
-    /// Returns whether the kernel clears huge pages in ranges, by its release; `None` if that begins with no number. A
-    /// distribution may have taken the change into an earlier one.
+    /// Returns true if the kernel clears huge pages in ranges, by its release; `None` if that
+    /// begins with no number. A distribution may have taken the change into an earlier one.
     #[must_use]
     pub fn clears_in_ranges(&self) -> Option<bool> {
         Some(self.release()? >= CLEARS_IN_RANGES)
     }
 
-    /// Returns whether `fork(2)` copies page tables by runs, under the same conditions.
+    /// Returns true if `fork(2)` copies page tables by runs, under the same conditions.
     #[must_use]
     pub fn forks_by_runs(&self) -> Option<bool> {
         Some(self.release()? >= FORKS_BY_RUNS)
     }
 
-    /// The first two numbers of the release.
+    /// Returns the first two numbers of the release.
     fn release(&self) -> Option<(u32, u32)> {
         let is_dot = |c: char| !c.is_ascii_digit();
         let mut numbers = self.kernel.split(is_dot).map(str::parse);

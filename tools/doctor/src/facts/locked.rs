@@ -13,7 +13,7 @@ pub(crate) struct ResourceLimit {
     pub(crate) hard: Option<u64>,
 }
 
-/// Bytes of memory this process may lock (`RLIMIT_MEMLOCK`).
+/// Returns the number of bytes of memory this process may lock (`RLIMIT_MEMLOCK`).
 ///
 /// # Errors
 /// `/proc/self/limits` cannot be read or understood.

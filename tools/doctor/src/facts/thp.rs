@@ -1,7 +1,8 @@
-//! Transparent huge pages: what the kernel may do for anonymous memory and for shared memory.
+//! Transparent huge pages: the kernel's policies for anonymous memory and for shared memory.
 //!
-//! A policy file holds every choice and marks the one in force: `always [madvise] never`. Each page size
-//! below or at the processor's own has files again, whose `inherit` refers back to the global one.
+//! A policy file lists all choices and marks the current one: `always [madvise] never`. Each page
+//! size up to the processor's own has files of its own. Their choice `inherit` refers to the global
+//! file.
 
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_machine::hugepages::size_of;
@@ -10,12 +11,13 @@ use hugekit_machine::{Error, Root};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// The choice in force in a policy file, and the choices it offers.
+/// The current choice of a policy file, and all choices that the file offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting<T> {
-    /// In force.
+    /// The current choice.
     pub(crate) current: T,
-    /// On offer, in the kernel's order. Words that this library does not know are left out.
+    /// The offered choices, in the kernel's order. Words that this library does not know are left
+    /// out.
     pub(crate) offered: Vec<T>,
 }
 
@@ -24,13 +26,13 @@ pub(crate) trait Choice: Copy + PartialEq + 'static {
     /// Every choice with the kernel's word for it.
     const WORDS: &'static [(Self, &'static str)];
 
-    /// The kernel's word.
+    /// Returns the kernel's word.
     fn word(self) -> &'static str {
         Self::WORDS.iter().find(|(choice, _)| *choice == self).map_or("", |(_, word)| word)
     }
 }
 
-/// Which anonymous memory gets huge pages.
+/// The anonymous memory that gets huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Enabled {
     /// Any that is large enough.
@@ -121,7 +123,7 @@ impl Thp {
     /// Reads the global policy and the page size.
     ///
     /// # Errors
-    /// A file cannot be read or understood; a kernel without THP has none of them.
+    /// A file cannot be read or parsed. A kernel without THP does not have the files.
     pub(crate) fn read(root: &Root) -> Result<Self, Error> {
         let page_size = transparent_size(root)?;
         Ok(Self {
@@ -139,7 +141,7 @@ pub(crate) fn defrag(root: &Root) -> Result<Setting<Defrag>, Error> {
     setting(root, "defrag")
 }
 
-/// The global policy for shared memory.
+/// Returns the global policy for shared memory.
 ///
 /// # Errors
 /// The file cannot be read or understood.
@@ -182,7 +184,7 @@ pub(crate) struct PageSize {
     pub(crate) shmem: Option<Setting<Shmem>>,
 }
 
-/// The page sizes that have policies of their own, smallest first; empty before Linux 6.8.
+/// Returns the page sizes that have policies of their own, smallest first; empty before Linux 6.8.
 ///
 /// # Errors
 /// A file or the directory cannot be read or understood.

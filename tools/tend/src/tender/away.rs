@@ -1,4 +1,4 @@
-//! A process on which a thread of its own works.
+//! A process for which a thread of its own works.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -26,10 +26,10 @@ pub(super) struct Shared {
     pub(super) compaction: Mutex<Compaction>,
 }
 
-/// When the work on a process has ended: the process, and what kept the work from its end.
+/// The end of the work on a process: the process, and the error that ended the work early.
 pub(super) type Done = (Tended, Result<(), TendError>);
 
-/// The process, when there is no thread.
+/// The process, if no thread could be started.
 type Unstarted = Box<(Tended, std::io::Error)>;
 
 #[derive(Debug)]
@@ -46,16 +46,16 @@ impl Away {
     /// Makes one pass.
     ///
     /// # Errors
-    /// There is no thread: the process is handed back.
+    /// The process is returned if no thread can be started.
     pub(super) fn pass(tended: Tended, shared: &Arc<Shared>) -> Result<Self, Unstarted> {
         let shared = Arc::clone(shared);
         Self::start(tended, move |tended, stop| tended.pass(&shared, stop))
     }
 
-    /// Works until it is stopped or the process has ended, and sends reports.
+    /// Works until the tender is stopped or the process has ended, and sends reports.
     ///
     /// # Errors
-    /// There is no thread: the process is handed back.
+    /// The process is returned if no thread can be started.
     pub(super) fn attend(
         tended: Tended,
         shared: &Arc<Shared>,
@@ -105,12 +105,12 @@ impl Away {
         self.job.check_stuck()
     }
 
-    /// Its end, if it comes within this time.
+    /// Returns the end of the work, if it comes within this time.
     pub(super) fn wait(&mut self, at_most: Duration) -> Option<Done> {
         self.job.wait(at_most)
     }
 
-    /// Waits for its end, unless it is stuck or told to stop and does not.
+    /// Waits for the end of the work, unless the thread is stuck, or does not stop on request.
     pub(super) fn finish(&mut self, stop: &AtomicBool) -> Result<Done, Hindrance> {
         let mut stopped = None;
         loop {
@@ -129,7 +129,7 @@ impl Away {
     }
 }
 
-/// Its thread ends as soon as the kernel lets it.
+/// The thread ends as soon as the kernel returns.
 impl Drop for Away {
     fn drop(&mut self) {
         self.stop();

@@ -1,10 +1,10 @@
-//! The tender: passes over processes, when they are due.
+//! The tender: passes over processes at the right times.
 //!
-//! The kernel keeps a caller waiting when it asks about a process that holds its own memory map, or
-//! is within `exec`, for as long as that process likes. Even `/proc/PID/stat` does. So each process
-//! is attended to by a thread of its own, which its tender leaves alone when it is stuck, and no
-//! process holds another one up. Collapses take turns, by which the threads together keep to the
-//! share of a CPU and the rate that were asked for ([`Pace`]).
+//! A system call about a process blocks while the process holds its own memory map, or is within
+//! `exec`, for as long as that process wants. Even a read of `/proc/PID/stat` does. So each process
+//! has a thread of its own, which its tender abandons when the thread is stuck, and no process
+//! delays another one. Collapses take turns, so all threads together stay within the requested
+//! share of a CPU and the requested rate ([`Pace`]).
 
 mod away;
 mod builder;
@@ -32,49 +32,50 @@ use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
 use hugekit_machine::processes::Program;
 
-/// The interval of looks at a process for children, which take a thousandth of a CPU.
+/// The interval between checks of a process for children. The checks use a thousandth of a CPU.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Reading a process with thousands of threads takes long: the tender sleeps this many times as
-/// long.
+/// Reading a process with thousands of threads lasts long: the tender then sleeps this many times
+/// as long.
 const REST: u32 = 50;
 
 /// The delay before a failed start is retried.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// A collapse takes a lock of the process's memory map, and rests are taken in pieces as long, so
-/// that a stop is heard.
+/// The length of a piece of a rest. A collapse holds a lock of the process's memory map for about
+/// as long. So a stop takes effect quickly.
 const PIECE: Duration = Duration::from_millis(50);
 
-/// After a stop, threads have so long to end; then they are left alone.
+/// The time that threads have to end after a stop. Then they are abandoned.
 const GRACE: Duration = Duration::from_millis(400);
 
-/// Refusals that are kept for who asks again.
+/// The highest number of refusals that are kept for later calls.
 const REFUSED: usize = 64;
 
-/// A process is opened within a millisecond, as long as it does not hold the kernel up.
+/// The time within which a process is opened, unless it makes the kernel wait. Usually this lasts
+/// less than a millisecond.
 const OPENED_WITHIN: Duration = Duration::from_millis(20);
 
-/// Nothing of a forked child of a process that is tended: it is left to that one, which has not
-/// seen it yet.
+/// `None` for a forked child of a tended process: it is left to that process, which has not seen
+/// the child yet.
 type Opened = Result<Option<Target>, TendError>;
 
-/// Tends processes until they are gone, or for one pass.
+/// A tender of processes. It works until the processes have ended, or makes one pass.
 #[derive(Debug)]
 pub struct Tender {
     shared: Arc<Shared>,
     idle: Vec<Tended>,
     away: Vec<Away>,
     opening: Vec<(i32, Job<Opened>)>,
-    /// The reasons why processes cannot be tended, found after the caller had stopped waiting. Returned when it asks
-    /// again.
+    /// The reasons why processes cannot be tended, found after the caller had stopped waiting. The
+    /// caller's next call returns them.
     refused: Vec<(i32, TendError)>,
     tell: Sender<Status>,
     told: Receiver<Status>,
 }
 
 impl Tender {
-    /// Returns a builder. Set the processes and the limits on it.
+    /// Makes a builder, which sets the processes and the limits.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -87,12 +88,13 @@ impl Tender {
         Self { shared, idle, away, opening, refused, tell, told }
     }
 
-    /// Another process, too. One that it has already stays as it is, and so does a forked child of
-    /// one: what it shares with its parent is not to be copied.
+    /// Adds a process. A process that the tender already has does not change. A forked child of a
+    /// tended process is not added, because the memory that it shares with its parent must not be
+    /// copied.
     ///
     /// # Errors
-    /// The reason why it cannot be tended. After [`TendError::Stuck`], which comes after three seconds at most,
-    /// it is tended as soon as the kernel answers.
+    /// [`TendError`] with the reason why the process cannot be tended. [`TendError::Stuck`] comes
+    /// after at most three seconds; the process is then tended as soon as the kernel answers.
     pub fn add(&mut self, pid: i32) -> Result<(), TendError> {
         let mut answer = self.try_add(pid);
         while answer.is_none() {
@@ -104,8 +106,8 @@ impl Tender {
         answer.unwrap_or(Ok(()))
     }
 
-    /// Like [`add`](Self::add), for a caller that does not wait for the kernel: `None` while the
-    /// kernel does not answer. The caller asks again later.
+    /// Like [`add`](Self::add), for a caller that does not wait for the kernel. `None` while the
+    /// kernel does not answer; the caller should call again later.
     pub fn try_add(&mut self, pid: i32) -> Option<Result<(), TendError>> {
         if self.has(pid) {
             return Some(Ok(()));
@@ -128,7 +130,8 @@ impl Tender {
         Some(opened.map(|target| target.into_iter().for_each(|target| self.adopt(target))))
     }
 
-    /// Tends it, unless it is a forked child of one that is tended by now. Its own children are left to it.
+    /// Tends the process, unless it is a forked child of a process that is tended by now. Its own
+    /// children are left to it.
     fn adopt(&mut self, target: Target) {
         if !target.is_child_of(&self.programs()) {
             let own = [(target.pid(), target.program())];
@@ -137,7 +140,7 @@ impl Tender {
         }
     }
 
-    /// Returns whether it is tended, or was seen to be a forked child of one that is.
+    /// Returns true if the process is tended, or was seen to be a forked child of a tended process.
     fn has(&self, pid: i32) -> bool {
         let of_idle =
             |tended: &Tended| tended.target.pid() == pid || tended.relatives.seen().has(pid);
@@ -145,18 +148,19 @@ impl Tender {
         self.idle.iter().any(of_idle) || self.away.iter().any(of_away)
     }
 
-    /// The processes that are tended, and what they run.
+    /// Returns the tended processes and their programs.
     fn programs(&self) -> Vec<(i32, Program)> {
         let idle = self.idle.iter().map(|tended| (tended.target.pid(), tended.target.program()));
         idle.chain(self.away.iter().map(|away| (away.pid(), away.program()))).collect()
     }
 
-    /// Makes a pass over each process, whether one is due or not. `stop` ends it within half a second,
-    /// and a process that keeps the kernel waiting delays it by three seconds: its report then says
+    /// Makes a pass over each process now. `stop` ends the call within half a second. A process
+    /// that makes the kernel wait delays the end by three seconds, and its report contains
     /// [`Hindrance::Stuck`].
     ///
     /// # Errors
-    /// The files of one of them cannot be read; all others have had their pass.
+    /// [`TendError`] if the files of a process cannot be read. All other processes have had their
+    /// pass.
     pub fn pass(&mut self, stop: &AtomicBool) -> Result<Vec<PassReport>, TendError> {
         self.take_back();
         let stuck = |away: &Away| PassReport::of_none(away.pid(), Hindrance::Stuck);
@@ -195,9 +199,9 @@ impl Tender {
         }
     }
 
-    /// Tends until all processes are gone, or `stop` is set: that is heard within half a second,
-    /// and leaves all memory as it is. The first pass is made at once. `tell` is called after each
-    /// pass, and when a child comes or goes.
+    /// Tends until all processes have ended, or until `stop` is set. A stop takes effect within
+    /// half a second, and leaves all memory as it is. The first pass is made at once. `tell` is
+    /// called after each pass, and when a child appears or ends.
     pub fn run(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(&Status)) {
         self.idle.iter_mut().for_each(|tended| tended.due = Instant::now());
         while !self.is_empty() && !stop.load(Ordering::Relaxed) {
@@ -206,9 +210,9 @@ impl Tender {
         self.recall(tell);
     }
 
-    /// Tends for a tenth of a second: a turn of [`run`](Self::run), for a caller that has more to
-    /// do between them, such as to look for processes to [`add`](Self::add). Threads attend to the
-    /// processes between the turns, too.
+    /// Tends for a tenth of a second, as a step of [`run`](Self::run). This is for a caller that
+    /// does other work between the steps, such as finding processes to [`add`](Self::add). Threads
+    /// work on the processes between the steps, too.
     pub fn tick(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(&Status)) {
         let end = Instant::now() + TICK;
         for tended in std::mem::take(&mut self.idle) {
@@ -241,7 +245,7 @@ impl Tender {
         }
     }
 
-    /// Has those back whose work has ended, and are not gone.
+    /// Takes back processes whose work has ended, if they have not ended themselves.
     fn take_back(&mut self) {
         let idle = &mut self.idle;
         self.away.retain_mut(|away| {
@@ -262,7 +266,7 @@ impl Tender {
         self.refused.truncate(REFUSED);
     }
 
-    /// Waits for all threads to end that are not stuck.
+    /// Waits for all threads to end, except stuck threads.
     fn recall(&mut self, tell: &mut dyn FnMut(&Status)) {
         self.away.iter().for_each(Away::stop);
         let end = Instant::now() + GRACE;
@@ -276,12 +280,12 @@ impl Tender {
     /// Like [`run`](Self::run), in a thread of its own, until the handle is dropped.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// The error of the thread's start.
     pub fn spawn(self) -> std::io::Result<Tending> {
         Tending::new(self)
     }
 
-    /// The number and the name of each process that is tended now.
+    /// Returns the number and the name of each process that is tended now.
     #[must_use]
     pub fn processes(&self) -> Vec<(i32, String)> {
         let of_idle = |tended: &Tended| (tended.target.pid(), tended.target.name().into_owned());
@@ -289,7 +293,7 @@ impl Tender {
         self.idle.iter().map(of_idle).chain(self.away.iter().map(of_away)).collect()
     }
 
-    /// Returns whether all processes are gone.
+    /// Returns true if all processes have ended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.idle.is_empty() && self.away.is_empty() && self.opening.is_empty()
@@ -300,7 +304,7 @@ fn open((pid, tended): (i32, Vec<(i32, Program)>)) -> Opened {
     if is_child(pid, &tended) { Ok(None) } else { Target::open(pid).map(Some) }
 }
 
-/// Sleeps until the time is over or it is stopped.
+/// Sleeps for this time, or until the tender is stopped.
 fn rest(duration: Duration, stop: &AtomicBool) {
     let end = Instant::now() + duration;
     while !stop.load(Ordering::Relaxed) {

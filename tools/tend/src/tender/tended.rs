@@ -1,4 +1,4 @@
-//! One process that is tended, with its history.
+//! One tended process, with its history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,19 +26,19 @@ use crate::target::Target;
 use crate::waits::Waits;
 use hugekit_sys::other_process::{UnreadableByte, collapse};
 
-/// Without a fork, a pass is made so long after the last one: what was new or sparse then may be
-/// dense now.
+/// The longest time between two passes without a fork. Memory that was new or sparse at the last
+/// pass may be dense now.
 const AT_LATEST: Duration = Duration::from_secs(60);
 
-/// If a pass collapses one part in this many of the memory, the next one comes sooner: splits
-/// accumulate.
+/// If a pass collapses one part in this many of the memory, the next pass comes sooner, because
+/// splits accumulate.
 const MUCH: u64 = 16;
 
-/// Less growth than this between two passes does not hurry the next one.
+/// Growth between two passes that is too small to bring the next pass forward.
 const LITTLE: u64 = 32 << 20;
 
-/// Collapses for each look at the machine's memory: 32 MiB, which [`TendOptions::keep_free`] leaves
-/// many times.
+/// The number of collapses between two checks of the machine's memory: 32 MiB.
+/// [`TendOptions::keep_free`] leaves this many times.
 const LOOK_EVERY: usize = 16;
 
 #[derive(Debug)]
@@ -46,30 +46,30 @@ pub(crate) struct Tended {
     pub(super) target: Target,
     pub(super) relatives: Relatives,
     history: History,
-    /// Bytes of holes that were filled so far.
+    /// Bytes of holes that were filled until now.
     filled: u64,
     pub(super) passes: u64,
     children: usize,
     pub(super) due: Instant,
-    /// When the last pass ended.
+    /// The end of the last pass.
     passed: Instant,
-    /// The most bytes that it had in memory at the end of a pass.
+    /// The highest number of bytes in memory at the end of a pass.
     most: u64,
-    /// Until the next pass without a fork.
+    /// The time until the next pass, if there is no fork.
     interval: Duration,
     pub(super) last: Option<PassReport>,
     last_fork: Option<Duration>,
-    /// Forks whose time was estimated.
+    /// The number of forks whose time was estimated.
     estimated: u64,
 }
 
 /// The next step for a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It has ended, or started another program.
+    /// The process has ended, or started another program.
     Leave,
     Rest,
-    /// Tell of a child that came or went.
+    /// Report a child that appeared or ended.
     Tell,
     Pass,
 }
@@ -93,7 +93,7 @@ impl Tended {
         }
     }
 
-    /// Looks at its children.
+    /// Checks the children of the process.
     pub(super) fn next(&mut self, cost: Option<&ForkCost>) -> Next {
         let Some(resident) = self.target.resident() else { return Next::Leave };
         let children = self.relatives.look(&self.target);
@@ -121,21 +121,21 @@ impl Tended {
         Instant::now() >= self.due
     }
 
-    /// Returns whether much memory has come since a pass, as where a server is filled: its next fork comes soon, too.
-    /// Memory that comes and goes counts once.
+    /// Returns true if much memory was added since a pass, as when a server loads its data: its
+    /// next fork comes soon, too. Memory that is added and released repeatedly counts once.
     fn has_grown(&self, resident: u64) -> bool {
         let much = LITTLE.max(self.most / MUCH);
         self.passes > 0 && resident > self.most + much && self.passed.elapsed() >= AGAIN
     }
 
-    /// Estimates the time of the fork whose child was just seen, by the process's memory after the last
-    /// pass.
+    /// Estimates the time of the fork whose child was just seen, from the process's memory after
+    /// the last pass.
     fn estimate(&self, cost: Option<&ForkCost>) -> Option<Duration> {
         let memory = self.last.as_ref()?.after;
         Some(cost?.estimate(memory))
     }
 
-    /// The report is [`last`](Self::last) then.
+    /// Makes a pass. Its report is then [`last`](Self::last).
     pub(super) fn pass(&mut self, shared: &Shared, stop: &AtomicBool) -> Result<(), TendError> {
         let (began, cpu) = (Instant::now(), cpu_time());
         let mut survey = Survey::of(self.target.folder())?;
@@ -215,7 +215,7 @@ impl Tended {
         self.last = Some(report);
     }
 
-    /// A pass that could not be begun is tried again later.
+    /// Delays a pass that could not be begun.
     pub(super) fn put_off(&mut self, hindrance: Hindrance) {
         self.due = Instant::now() + AGAIN;
         let extent = self.last.as_ref().map_or_else(Default::default, |last| last.after);
@@ -266,8 +266,9 @@ impl Tended {
         took
     }
 
-    /// Some kernels (seen: 6.1, 6.8, 6.12; not 6.18) refuse 2 MiB of which no page can be written without a fault, as
-    /// after a fork. One page that can be written is enough for them.
+    /// Collapses 2 MiB. Some kernels (6.1, 6.8 and 6.12, but not 6.18) refuse 2 MiB in which every
+    /// page needs a fault before a write, as after a fork. One writable page is sufficient for
+    /// these kernels.
     fn try_collapse(&self, start: u64, work: &mut Work) -> Result<(), Errno> {
         let (descriptor, pid) = (self.target.descriptor(), Pid::from_raw(self.target.pid()));
         if let (Some(byte), Some(pid)) = (&work.unreadable, pid) {
@@ -303,8 +304,8 @@ impl Tended {
     }
 }
 
-/// Half of the last one where much was split since, and twice as long where little was. As short as can be where the
-/// process grew meanwhile.
+/// Returns half of the last interval if much was split since, and twice the interval if little was
+/// split. Returns the shortest interval if the process grew meanwhile.
 fn interval_after(last: Duration, report: &PassReport) -> Duration {
     if report.has_grown() {
         return AGAIN;
@@ -317,7 +318,7 @@ fn interval_after(last: Duration, report: &PassReport) -> Duration {
     }
 }
 
-/// The work of a pass so far.
+/// The work of a pass until now.
 #[derive(Debug, Default)]
 struct Work {
     collapsed: u64,
@@ -325,11 +326,11 @@ struct Work {
     refused: BTreeMap<TendRefusal, u64>,
     longest: Duration,
     hindrance: Option<Hindrance>,
-    /// The kernel collapses nothing of which no page can be written: a page is made writable first.
+    /// The kernel collapses no range without a writable page, so a page is first made writable.
     unreadable: Option<UnreadableByte>,
 }
 
-/// None after a stop.
+/// Returns the turn; `None` after a stop.
 fn turn<'a>(pace: &'a Pace, stop: &AtomicBool) -> Option<Turn<'a>> {
     while !stop.load(Ordering::Relaxed) {
         match pace.start_turn() {

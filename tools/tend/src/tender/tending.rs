@@ -9,14 +9,15 @@ use std::thread::{Builder, JoinHandle};
 use super::Tender;
 use crate::status::Status;
 
-/// Tends in a thread of its own until it is dropped, which takes a tenth of a second and leaves all memory as it is.
+/// A tender that works in a thread of its own until it is dropped. The drop lasts a tenth of a
+/// second and leaves all memory as it is.
 ///
-/// The thread is not in a forked child, and the child's copy of this does nothing.
+/// A forked child does not have the thread, and the child's copy of this value does nothing.
 #[derive(Debug)]
 pub struct Tending {
     stop: Arc<AtomicBool>,
     said: Arc<Mutex<BTreeMap<i32, Status>>>,
-    /// The process that it belongs to.
+    /// The process that owns the thread.
     owner: u32,
     thread: Option<JoinHandle<()>>,
 }
@@ -36,14 +37,15 @@ impl Tending {
         Ok(Self { stop, said, owner: std::process::id(), thread: Some(thread) })
     }
 
-    /// Returns the last status of each process that has one: after its first pass, or a fork.
+    /// Returns the last status of each process that has a status: after its first pass, or after a
+    /// fork.
     #[must_use]
     pub fn said(&self) -> Vec<Status> {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.values().cloned().collect()
     }
 
-    /// Returns whether all of its processes are gone.
+    /// Returns true if all processes have ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)

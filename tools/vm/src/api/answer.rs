@@ -1,16 +1,16 @@
-//! An answer, read from the bytes that have come so far.
+//! An answer of a VMM, parsed from the bytes that have arrived.
 
 use std::io;
 
 use httparse::{Header, Response, Status};
 
-/// Longer answers are no VMM's.
+/// The highest length of an answer in bytes. No VMM sends longer answers.
 const LONGEST: usize = 1 << 20;
 
-/// Answers with more header fields are no VMM's.
+/// The highest number of header fields. No VMM sends more.
 const MOST_FIELDS: usize = 32;
 
-/// An answer: HTTP status and body.
+/// The answer to a request: HTTP status and body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The HTTP status.
@@ -20,13 +20,13 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Returns whether the VMM has carried out the request.
+    /// Returns true if the VMM has carried out the request.
     #[must_use]
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 
-    /// `None` if more is to come.
+    /// Parses an answer. `None` if more bytes must arrive.
     pub(crate) fn parse(text: &[u8]) -> io::Result<Option<Self>> {
         let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
         let mut head = Response::new(&mut fields);
@@ -42,8 +42,8 @@ impl Answer {
     }
 }
 
-/// Without a length there is no body: the VMMs keep the connection, so its end cannot be that of
-/// the body.
+/// Returns the length of the body. Without a length there is no body: the VMMs keep the connection
+/// open, so its end cannot mark the end of the body.
 fn body_bytes(fields: &[Header<'_>]) -> io::Result<usize> {
     let value = |name| fields.iter().find(|field| field.name.eq_ignore_ascii_case(name));
     if let Some(field) = value("transfer-encoding") {

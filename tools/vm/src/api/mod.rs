@@ -14,13 +14,14 @@ use serde_json::Value;
 pub use answer::Answer;
 pub use pending::Pending;
 
-/// The longest time that a VMM may take to accept a connection, to read a request, and to answer it.
+/// The longest time in which a VMM must accept a connection, read a request, or answer it.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Connects to a VMM's socket. Reads and writes of the connection do not wait.
+/// Connects to a VMM's socket. Reads and writes of the connection do not block.
 ///
 /// # Errors
-/// No process listens at the socket, or the VMM does not accept the connection within 60 s.
+/// An error if no process listens at the socket, or if the VMM does not accept the connection
+/// within 60 s.
 pub fn connect(socket: &Path) -> io::Result<UnixStream> {
     socket::connect(socket, LONGEST_WAIT)
 }
@@ -28,7 +29,8 @@ pub fn connect(socket: &Path) -> io::Result<UnixStream> {
 /// Sends a request with a JSON body, or without one.
 ///
 /// # Errors
-/// No process listens at the socket, or the VMM does not read the request within 60 s.
+/// An error if no process listens at the socket, or if the VMM does not read the request within 60
+/// s.
 pub fn send(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> io::Result<Pending> {
     let body = body.map(Value::to_string).unwrap_or_default();
     let text = format!(
@@ -39,7 +41,7 @@ pub fn send(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> io
     send_text(socket, &text)
 }
 
-/// Sends a request that was written before.
+/// Sends a request from its complete text.
 ///
 /// # Errors
 /// The errors of [`send`].

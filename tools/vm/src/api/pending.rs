@@ -1,4 +1,4 @@
-//! A request that was sent and is not answered yet.
+//! A sent request without an answer yet.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,8 +10,8 @@ use rustix::event::PollFlags;
 use crate::api::answer::Answer;
 use crate::api::socket::await_until;
 
-/// A request that was sent. Its descriptor is readable when some of the answer has come, or the VMM
-/// has hung up.
+/// A sent request. Its descriptor is readable when a part of the answer has arrived, or when the
+/// VMM has closed the connection.
 #[derive(Debug)]
 pub struct Pending {
     from: UnixStream,
@@ -25,10 +25,11 @@ impl Pending {
         Self { from, longest, until: Instant::now() + longest, text: Vec::new() }
     }
 
-    /// The answer, if all of it has come.
+    /// Returns the answer, if all of it has arrived.
     ///
     /// # Errors
-    /// The answer is wrong or cut, or has not come within 60 s after the request.
+    /// An error if the answer is malformed or incomplete, or if it has not arrived within 60 s
+    /// after the request.
     pub fn answer(&mut self) -> io::Result<Option<Answer>> {
         let mut part = [0; 4096];
         loop {
@@ -46,10 +47,10 @@ impl Pending {
         if self.until <= Instant::now() { Err(self.late()) } else { Ok(None) }
     }
 
-    /// Waits for the answer, for 60 s from now.
+    /// Waits for the answer, at most 60 s from now.
     ///
     /// # Errors
-    /// The answer is wrong or cut, or does not come.
+    /// An error if the answer is malformed or incomplete, or does not arrive.
     pub fn wait(mut self) -> io::Result<Answer> {
         self.until = Instant::now() + self.longest;
         loop {
@@ -60,7 +61,7 @@ impl Pending {
         }
     }
 
-    /// Returns whether some of the answer has come, or the VMM has hung up.
+    /// Returns true if a part of the answer has arrived, or if the VMM has closed the connection.
     #[must_use]
     pub fn is_answered(&self) -> bool {
         await_until(&self.from, PollFlags::IN, Instant::now()).unwrap_or(true)

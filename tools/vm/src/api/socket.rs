@@ -1,5 +1,5 @@
-//! A connection whose calls all end: stock calls wait for ever for a VMM that accepts no connection
-//! or reads no request.
+//! A connection whose calls have time limits. The standard calls wait for ever for a VMM that does
+//! not accept a connection or does not read a request.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -49,7 +49,7 @@ pub(crate) fn write_all(mut to: &UnixStream, mut text: &[u8], longest: Duration)
     Ok(())
 }
 
-/// Returns whether a descriptor became ready in time.
+/// Returns true if a descriptor became ready in time.
 pub(crate) fn await_until(fd: impl AsFd, flags: PollFlags, until: Instant) -> io::Result<bool> {
     loop {
         let left = until.saturating_duration_since(Instant::now());

@@ -1,4 +1,4 @@
-//! Checkpoints of one VM, one after the other.
+//! Successive checkpoints of one VM.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -23,29 +23,29 @@ use crate::checkpoint::tracked_vm::{Afterwards, TrackedVm};
 use crate::checkpoint::vm::Vm;
 use crate::vmm::Control;
 
-/// A VM that is saved, perhaps again and again. When this is dropped, no memory of it is protected.
+/// A VM that is saved, perhaps repeatedly. A drop ends the protection of its memory.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     control: Box<dyn Control>,
     tracked: TrackedVm,
-    /// The states that a delta is compared with.
+    /// The chain of states, with which a delta is compared.
     chain: Option<Chain>,
     collapse: bool,
-    /// Devices with files that the VM writes, and that are not saved.
+    /// Devices with files that the VM writes and that are not saved.
     unsaved: Vec<String>,
-    /// The guard of the last checkpoint: memory may still be protected.
+    /// The guard of the last checkpoint, because memory may still be protected.
     guard: Option<Guard>,
 }
 
 /// The end of an output.
 struct CompletedOutput {
     delta: Option<SavedDelta>,
-    /// Set after a full checkpoint on which deltas may follow.
+    /// The chain after a full checkpoint, if deltas may follow on it.
     chain: Option<Chain>,
 }
 
 impl Checkpoints {
-    /// Finds a VM that is saved nowhere else meanwhile.
+    /// Finds a VM, and makes sure that no other process saves it meanwhile.
     pub(crate) fn find(
         options: &CheckpointOptions,
         afterwards: Afterwards,
@@ -124,13 +124,13 @@ impl Checkpoints {
         })
     }
 
-    /// The next checkpoint has all memory.
+    /// Makes the next checkpoint contain all memory.
     pub(crate) fn begin_anew(&mut self) {
         self.chain = None;
         self.tracked.note_all(GranuleEvent::Forget);
     }
 
-    /// Notes what the VM writes until a moment. Returns whether `stop` became readable before.
+    /// Records the VM's writes until a moment. Returns true if `stop` became readable before.
     pub(crate) fn note_until(
         &mut self,
         until: Instant,
@@ -152,7 +152,7 @@ impl Checkpoints {
 }
 
 impl Drop for Checkpoints {
-    /// The guard ends behind this.
+    /// The guard ends after this.
     fn drop(&mut self) {
         let _ = self.tracked.release_all();
     }

@@ -1,4 +1,5 @@
-//! The processes of children: started before the pause, so that it need not wait for them.
+//! The processes of children. They are started before the pause, so that the pause need not wait
+//! for them.
 
 use std::fs;
 use std::io;
@@ -20,32 +21,33 @@ use crate::checkpoint::options::ChildOptions;
 use crate::devices::{Device, Host, NewDisks};
 use crate::vmm::{Control, ControlError, Load, LoadMemory, Request};
 
-/// The longest time until the API of a child is there.
+/// The longest time until the API of a child must exist.
 const LONGEST_START: Duration = Duration::from_secs(20);
 
-/// The pause before a child's API is looked for again.
+/// The pause between two checks for a child's API.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A child without a VM.
 #[derive(Debug)]
 pub(crate) struct Child<'a> {
-    /// From 1 on.
+    /// The number of the child, from 1 on.
     pub(crate) number: usize,
     pub(crate) options: &'a ChildOptions,
     pub(crate) control: Box<dyn Control>,
-    /// The VMM, which a program may have started.
+    /// The number of the VMM's process, which the program may have started.
     pub(crate) vmm: i32,
     program: Program,
-    /// The socket of a vsock that the saved state names, once the child listens there.
+    /// The vsock socket in the saved state, as soon as the child listens at it.
     saved_vsock: OnceLock<PathBuf>,
 }
 
-/// All children. They end when this is dropped.
+/// All children. A drop ends them.
 #[derive(Debug)]
 pub(crate) struct Children<'a>(Vec<Child<'a>>);
 
 impl<'a> Children<'a> {
-    /// Starts the programs, as children of a VM if they are. The guard ends them if this process is killed.
+    /// Starts the programs of clones, or of children if there is a parent. The guard ends the
+    /// programs if this process is killed.
     pub(crate) fn start(
         all: &'a [ChildOptions],
         parent: Option<i32>,
@@ -76,12 +78,12 @@ impl<'a> Children<'a> {
         &self.0
     }
 
-    /// The number of a VMM's child.
+    /// Returns the number of the child with this VMM.
     pub(crate) fn number_of(&self, vmm: i32) -> Option<usize> {
         self.0.iter().find(|child| child.vmm == vmm).map(|child| child.number)
     }
 
-    /// Their VMMs, before they have VMs.
+    /// Returns the children's VMMs, before they have VMs.
     pub(crate) fn hosts(&self) -> Result<Vec<Host>, ForkError> {
         let host = |child: &Child<'_>| Host::of(format!("child {}", child.number), child.vmm);
         Ok(self.0.iter().map(host).collect::<io::Result<_>>()?)
@@ -98,7 +100,7 @@ impl<'a> Children<'a> {
         }
     }
 
-    /// Leaves the children alone.
+    /// Keeps the children: they live on after this value.
     pub(crate) fn keep(mut self) -> Vec<Program> {
         std::mem::take(&mut self.0).into_iter().map(|child| child.program).collect()
     }
@@ -119,18 +121,18 @@ impl Drop for Children<'_> {
 }
 
 impl Child<'_> {
-    /// Has its VMM restore it. It stays paused.
+    /// Makes the child's VMM restore the VM, which stays paused.
     pub(crate) fn load(&self, state: &Path, memory: LoadMemory<'_>) -> Result<(), ForkError> {
         let (own, others) = (&self.options.own, &self.options.load);
         self.refuse(self.control.load(&Load { state, memory, own, others }))
     }
 
-    /// Has it run.
+    /// Makes the child run.
     pub(crate) fn resume(&self) -> Result<(), ForkError> {
         self.refuse(self.control.send_resume().and_then(Request::succeed).map(drop))
     }
 
-    /// Gives it copies of its disks.
+    /// Gives the child copies of its disks.
     pub(crate) fn set_disks(&self, host: &Host, disks: &NewDisks) -> Result<(), ForkError> {
         let own = disks.of(self.number, host)?;
         own.into_iter().try_for_each(|(id, path)| self.refuse(self.control.set_disk(id, path)))
@@ -140,8 +142,8 @@ impl Child<'_> {
         done.map_err(|source| ForkError::Restore { number: self.number, source })
     }
 
-    /// Notes the socket that a failure is to remove, if it is not one of the options. A relative path begins in the
-    /// folder of this process, in which the program was started.
+    /// Records the socket that must be removed after a failure, if the options do not name it. A
+    /// relative path begins in this process's folder, in which the program was started.
     pub(crate) fn note_saved_vsock(&self, devices: &[Device]) {
         let socket = devices.iter().find_map(|device| match device {
             Device::Vsock { socket } => std::path::absolute(socket).ok(),
@@ -171,8 +173,9 @@ impl Child<'_> {
     }
 }
 
-/// The program gets no standard stream of this process: it would keep open a pipe whose reader
-/// waits for the end of this process. A signal of the terminal does not reach it.
+/// Starts a program. It gets no standard stream of this process, because it would keep a pipe open
+/// whose reader waits for the end of this process. A signal of the terminal does not reach the
+/// program.
 fn start(options: &ChildOptions, origin: Option<String>, guard: &Guard) -> io::Result<Program> {
     let (program, arguments) = options.command.split_first().ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! Clones of a saved VM: VMMs that are started, and restored from one state and one memory.
+//! Clones of a saved VM: VMMs are started, and restored from one state and one memory.
 
 use std::fmt;
 use std::fs::File;
@@ -31,49 +31,50 @@ use crate::pager::Source;
 use crate::pager::handler::Handler;
 use crate::vmm::{Control, LoadMemory};
 
-/// The memory that clones are restored from.
+/// The memory from which clones are restored.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CloneMemory {
-    /// It is copied into each clone, on huge pages.
+    /// The memory is copied into each clone, on huge pages.
     Copied(Box<Source>),
-    /// Each clone maps it privately: it copies the pages that it writes. The bytes must stay as they are while clones
-    /// run: those of an image do.
+    /// Each clone maps the memory privately, and copies the pages that it writes. The bytes must
+    /// not change while clones run; those of an image never change.
     Mapped(File),
 }
 
-/// The way in which clones have their memory.
+/// The way in which clones get their memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum CloneWay {
-    /// Each has a copy.
+    /// Each clone has a copy.
     Copied,
-    /// All map one file.
+    /// All clones map one file.
     Mapped,
 }
 
-/// Clones that need no other process.
+/// Complete clones, which need no other process.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Cloned {
-    /// The programs that were started, in the order of the options. They run on when this is dropped.
+    /// The started programs, in the order of the options. They continue to run when this value is
+    /// dropped.
     pub programs: Vec<Program>,
     /// Times and bytes.
     pub report: CloneReport,
 }
 
-/// Times of clones, in milliseconds from the start.
+/// The costs of a start of clones. Times are in milliseconds from the start.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct CloneReport {
-    /// The way in which they have their memory.
+    /// The way in which the clones get their memory.
     pub way: CloneWay,
-    /// Until all clones are restored.
+    /// The time until all clones are restored.
     pub restored_ms: f64,
-    /// Until all clones have all of their memory.
+    /// The time until all clones have all of their memory.
     pub complete_ms: f64,
-    /// In the order of their numbers.
+    /// The clones, in the order of their numbers.
     pub clones: Vec<ChildReport>,
 }
 
@@ -95,10 +96,11 @@ impl fmt::Display for CloneReport {
     }
 }
 
-/// Starts VMMs, and restores a clone of a saved VM in each. Returns when all clones have all of their memory.
+/// Starts VMMs, and restores a clone of a saved VM in each VMM. Returns when all clones have all of
+/// their memory.
 ///
 /// # Errors
-/// [`ForkError`]. All clones have ended then.
+/// [`ForkError`] if a clone cannot be started or restored. All clones have ended then.
 pub fn start_clones(options: &CloneOptions, memory: CloneMemory) -> Result<Cloned, ForkError> {
     let started = Instant::now();
     let count = options.children.len();
@@ -142,7 +144,7 @@ pub fn start_clones(options: &CloneOptions, memory: CloneMemory) -> Result<Clone
     Ok(Cloned { programs: children.keep(), report })
 }
 
-/// Checks that a file is the state of a VM, before anything is started.
+/// Checks that a file is the state of a VM, before a process is started.
 fn check_state(path: &Path, control: &dyn Control) -> Result<Savepoint, ForkError> {
     let refused = |source| ForkError::State { path: path.to_owned(), source };
     let read = || {
@@ -166,7 +168,8 @@ struct SavedVm<'a> {
 }
 
 impl SavedVm<'_> {
-    /// Only a VMM can read the state: the first clone is restored, paused, and names the devices of all.
+    /// Checks the devices of all clones. Only a VMM can read the state, so the first clone is
+    /// restored, stays paused, and names the devices.
     fn check_devices(&self, first: &Child<'_>) -> Result<(), ForkError> {
         let devices = first.control.devices()?;
         first.note_saved_vsock(&devices);
@@ -186,7 +189,7 @@ impl Parent for SavedVm<'_> {
         self.line.start(child, self.state, memory, |first| self.check_devices(first))
     }
 
-    /// The VMMs are ended, and so their answers.
+    /// Gives up the restores. The VMMs are ended, and so are their answers.
     fn give_up(&self) {
         self.line.fail();
     }

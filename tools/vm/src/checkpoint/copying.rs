@@ -1,8 +1,9 @@
-//! The copy of a VM whose memory is protected: granule by granule, those first that the VM wants to write.
+//! The copy of a VM with protected memory, granule by granule. Granules that the VM wants to write
+//! come first.
 //!
-//! A granule that the VM wants to write is copied, and then left to the kernel. One thread serves the VM and copies. It
-//! reads no message that the VM gives memory back before all memory is copied, because the memory is gone when that
-//! message is read.
+//! A granule that the VM wants to write is copied, and then left to the kernel. One thread handles
+//! the VM's faults and copies. Before all memory is copied, this thread reads no message that the
+//! VM releases memory, because the memory is gone when the message is read.
 
 use std::ops::Range;
 use std::thread::sleep;
@@ -19,19 +20,19 @@ use crate::checkpoint::saving::Saving;
 use crate::checkpoint::tracked_vm::Afterwards;
 use crate::vmm::{Message, Request};
 
-/// Bytes that are read and written together: they stay in the cache meanwhile.
+/// Bytes that are read and written together. They stay in the cache meanwhile.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// The longest time between two looks for messages while an answer is awaited.
+/// The longest time between two checks for messages while an answer is awaited.
 const LONGEST_WAIT: Duration = Duration::from_millis(10);
 
-/// The first time that a device is given for its write.
+/// The first time that a device gets for a write.
 pub(crate) const TIME_TO_WRITE: Duration = Duration::from_micros(100);
 
-/// A device that goes on to write does so within this time.
+/// The time within which a writing device continues to write.
 const QUIET: Duration = Duration::from_millis(1);
 
-/// Counts and times so far.
+/// Counts and times until now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) read: u64,
@@ -57,8 +58,8 @@ impl Saving<'_> {
         self.sink.restart().map_err(|source| self.sink.refused(source))
     }
 
-    /// Serves the VM until an answer has come. Until `is_saved`, memory that is accessed is released instead of copied:
-    /// the access comes before the moment that is saved.
+    /// Handles the VM's faults until an answer arrives. Until `is_saved`, accessed memory is
+    /// released instead of copied, because the access comes before the saved moment.
     pub(crate) fn await_answer(
         &mut self,
         request: &mut Request,
@@ -81,7 +82,8 @@ impl Saving<'_> {
         }
     }
 
-    /// A thread of the VM, perhaps the one that is to answer, waits until its message is read that it gives memory back.
+    /// Reads the message of a thread of the VM that releases memory. That thread waits for this,
+    /// and may be the thread that must answer.
     fn make_way(&mut self, is_saved: &dyn Fn() -> bool) -> Result<(), CheckpointError> {
         if !is_saved() {
             self.is_opened = true;
@@ -104,8 +106,8 @@ impl Saving<'_> {
         }
     }
 
-    /// While the sink rests, copies only granules that the VM or a reader waits for. Ends if the VM waits for the end of
-    /// the copy.
+    /// Copies only granules that the VM or a reader waits for, while the sink rests. Ends if the VM
+    /// waits for the end of the copy.
     fn rest(&mut self) -> Result<(), CheckpointError> {
         while let Some(bell) = self.sink.rest() {
             self.copy_wanted()?;
@@ -139,7 +141,7 @@ impl Saving<'_> {
         }
     }
 
-    /// Answers all faults that wait.
+    /// Handles all waiting faults.
     fn serve(&mut self, is_saved: &dyn Fn() -> bool) -> Result<(), CheckpointError> {
         while self.vm().waiting_faults()? > 0 {
             let since = Instant::now();
@@ -163,8 +165,9 @@ impl Saving<'_> {
         self.let_write(index, is_saved)
     }
 
-    /// Lets a device write to a granule before the moment that is saved, and protects the granule again: devices of a
-    /// paused VM write when their state is saved, as a vsock does at each save. Their writes belong to the moment.
+    /// Lets a device write to a granule before the saved moment, and protects the granule again.
+    /// Devices of a paused VM write when their state is saved, for example a vsock at each save.
+    /// Their writes belong to the moment.
     fn let_write(
         &mut self,
         index: usize,
@@ -182,7 +185,7 @@ impl Saving<'_> {
         Ok(())
     }
 
-    /// Returns whether nothing is written for a while to memory that is to be saved.
+    /// Returns true if no memory that must be saved is written for a while.
     pub(crate) fn is_quiet(&mut self) -> Result<bool, CheckpointError> {
         let faults = self.progress.faults;
         let waited = [self.vm().faults.as_fd(), self.vm().process.as_fd()];
@@ -196,7 +199,8 @@ impl Saving<'_> {
         self.tracked.release(index)
     }
 
-    /// Copies a granule's memory that is there, if it may have changed; all other memory of it is zero.
+    /// Copies the memory of a granule that is present, if it may have changed. All other memory of
+    /// the granule is zero.
     fn copy(&mut self, index: usize) -> Result<(), CheckpointError> {
         if !self.tracked.state(index).is_to_copy() {
             return Ok(());
@@ -225,8 +229,8 @@ impl Saving<'_> {
         Ok(())
     }
 
-    /// Reads bytes of a granule to their place in the buffer. Returns the place, unless all are zero, as the sink is
-    /// already.
+    /// Reads bytes of a granule to their place in the buffer. Returns the place, or `None` if all
+    /// bytes are zero, as they are in the sink already.
     fn read_piece(
         &mut self,
         granule: u64,
@@ -244,8 +248,8 @@ impl Saving<'_> {
         Ok(Some(place))
     }
 
-    /// Makes one piece of a whole granule's pieces, if they are at least half of it: zeroes are written, too, so that the
-    /// cache has one huge page.
+    /// Joins the pieces of a whole granule to one piece, if they are at least half of it. Zeroes
+    /// are then written, too, so that the cache has one huge page.
     fn fill_gaps(&mut self, data: &mut Vec<Range<usize>>, len: usize) {
         let bytes: usize = data.iter().map(ExactSizeIterator::len).sum();
         if len < HUGE_PAGE_BYTES || bytes < len / 2 {

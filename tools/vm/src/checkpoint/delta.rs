@@ -1,8 +1,8 @@
-//! A delta of the checkpoint before: the blocks of 4 KiB that differ from its bytes.
+//! A delta of the previous checkpoint: the blocks of 4 KiB that differ.
 //!
-//! All memory is compared that may have been written since, so no block is taken for unchanged that
-//! is not. A delta has its blocks in order, but memory that the VM wants to write is copied early.
-//! Its bytes are kept in a file without a name until it is their turn.
+//! All memory that may have been written since is compared, so no changed block is missed. A delta
+//! contains its blocks in order, but memory that the VM wants to write is copied early. Such bytes
+//! are kept in a file without a name until it is their turn.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,26 +21,26 @@ use crate::checkpoint::sink::Sink;
 #[derive(Debug)]
 pub(crate) struct Delta<'a> {
     output: &'a Output,
-    /// Borrowed by the one thread that copies.
+    /// Borrowed by the one copying thread.
     writer: RefCell<Writer<'a>>,
 }
 
 #[derive(Debug)]
 struct Writer<'a> {
     saving: SavingChanges<'a, &'a File>,
-    /// Bytes of each state.
+    /// Bytes of a state.
     length: u64,
     /// The first byte that was not written yet.
     next: u64,
     turn: Range<u64>,
     early: File,
-    /// Bytes that are kept: how many are where.
+    /// Kept bytes: their lengths, by offset.
     kept: BTreeMap<u64, usize>,
     buffer: Vec<u8>,
 }
 
 impl<'a> Delta<'a> {
-    /// Opens the file for early bytes, and has the chain allocate its memory.
+    /// Opens the file for early bytes, and makes the chain allocate its memory.
     pub(crate) fn new(chain: &'a mut Chain, output: &'a Output) -> io::Result<Self> {
         let (length, early) = (chain.length(), output.unnamed()?);
         let saving = chain.save_changes(output.memory()).map_err(refused)?;
@@ -49,7 +49,7 @@ impl<'a> Delta<'a> {
         Ok(Self { output, writer: RefCell::new(writer) })
     }
 
-    /// All bytes that are not zero were put.
+    /// Ends the delta after all bytes that are not zero were passed.
     pub(crate) fn finish(self) -> io::Result<Saved> {
         let mut writer = self.writer.into_inner();
         writer.clear_up_to(writer.length)?;
@@ -68,7 +68,7 @@ impl Writer<'_> {
         self.saving.put(offset, bytes)
     }
 
-    /// Memory up to there that was not given is zero.
+    /// Makes memory up to this offset zero, if it was not passed.
     fn clear_up_to(&mut self, offset: u64) -> io::Result<()> {
         self.saving.clear(self.next, offset - self.next)?;
         self.next = offset;
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::output::{OutputKind, PlannedOutput};
 
-    /// In the order of a VM that writes from the end on.
+    /// Passes blocks as for a VM that writes from the end to the start.
     #[test]
     fn bytes_that_come_early_are_at_their_place() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Why a VM was not saved. Its output is absent then, and the VM runs on.
+//! Reasons why a VM was not saved. After such an error, the output is absent, and the VM continues
+//! to run.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ pub enum CheckpointError {
     /// The process cannot be opened.
     #[error("process {pid} cannot be opened")]
     Process {
-        /// Its number.
+        /// The number of the process.
         pid: i32,
         /// The system's answer.
         source: io::Error,
@@ -25,7 +26,7 @@ pub enum CheckpointError {
     /// The VMM has ended.
     #[error("the VMM {pid} has ended")]
     Ended {
-        /// Its process.
+        /// The number of the VMM's process.
         pid: i32,
     },
     /// A request to the VMM failed.
@@ -34,15 +35,15 @@ pub enum CheckpointError {
     /// The descriptors of the VMM cannot be copied.
     #[error("the userfaultfd of VMM {pid} cannot be copied{}", Remedy(self.remedy()))]
     Rights {
-        /// Its process.
+        /// The number of the VMM's process.
         pid: i32,
         /// The system's answer.
         source: io::Error,
     },
-    /// No file is found that the VMM can write and this process can read.
+    /// There is no file that the VMM can write and this process can read.
     #[error("VMM {pid} can be given no file for its state{}", Remedy(self.remedy()))]
     Handover {
-        /// Its process.
+        /// The number of the VMM's process.
         pid: i32,
         /// The system's answer.
         source: io::Error,
@@ -50,38 +51,38 @@ pub enum CheckpointError {
     /// The VMM has no userfaultfd.
     #[error("VMM {pid} has no userfaultfd: it was booted, or restored from a file{}", Remedy(self.remedy()))]
     NoUserfaultfd {
-        /// Its process.
+        /// The number of the VMM's process.
         pid: i32,
     },
-    /// Its userfaultfd has features that are not understood.
+    /// The userfaultfd of the VMM has features that are not supported.
     #[error(transparent)]
     Descriptor(#[from] UnfitDescriptor),
     /// Another process uses the userfaultfd.
     #[error("another checkpoint or a pager is using the userfaultfd of VMM {pid}{}", Remedy(self.remedy()))]
     InUse {
-        /// The VMM's process.
+        /// The number of the VMM's process.
         pid: i32,
     },
-    /// The memory is not complete.
+    /// The memory of the VM is not complete.
     #[error(
         "memory of VMM {pid} is not complete: a pager supplies it, or has been ended{}",
         Remedy(self.remedy())
     )]
     Incomplete {
-        /// The VMM's process.
+        /// The number of the VMM's process.
         pid: i32,
     },
-    /// The VM's regions have other memory than its configuration says.
+    /// The VM's regions do not have as much memory as its configuration.
     #[error(
         "the regions that VMM {pid} was restored with have {regions} bytes, and its configuration has {memory}{}",
         Remedy(self.remedy())
     )]
     OtherSize {
-        /// The VMM's process.
+        /// The number of the VMM's process.
         pid: i32,
         /// Bytes of the regions.
         regions: u64,
-        /// Memory by the configuration.
+        /// The memory in the configuration.
         memory: ConfiguredMemory,
     },
     /// Guest memory is not found among the mappings.
@@ -90,15 +91,15 @@ pub enum CheckpointError {
         Remedy(self.remedy())
     )]
     Layout {
-        /// The VMM's process.
+        /// The number of the VMM's process.
         pid: i32,
-        /// Bytes that the VM has.
+        /// Bytes of the VM's memory.
         bytes: u64,
     },
-    /// An earlier checkpoint cannot be followed on.
+    /// A delta cannot follow on an earlier checkpoint.
     #[error("cannot save a delta that follows on {}{}", path.display(), Remedy(self.remedy()))]
     Previous {
-        /// The folder, or its delta.
+        /// The path of the folder, or of its delta.
         path: PathBuf,
         /// The reason.
         source: DeltaError,
@@ -106,21 +107,21 @@ pub enum CheckpointError {
     /// The output exists.
     #[error("{} exists already{}", path.display(), Remedy(self.remedy()))]
     Exists {
-        /// The folder.
+        /// The path of the folder.
         path: PathBuf,
     },
     /// The output cannot be written.
     #[error("cannot write {path}", path = path.display())]
     Output {
-        /// The folder.
+        /// The path of the folder.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
     },
-    /// The process that would clean up after this one cannot be started.
+    /// The guard process, which would clean up after this process, cannot be started.
     #[error("cannot start the guard process")]
     Guard(#[source] io::Error),
-    /// The kernel has refused to protect memory or to release it.
+    /// The kernel refused to protect memory or to release it.
     #[error("the kernel refuses to {action} memory of the VM")]
     Kernel {
         /// The refused step.
@@ -136,13 +137,13 @@ pub enum CheckpointError {
         /// The system's answer.
         source: io::Error,
     },
-    /// There is no room for the memory of the children.
+    /// There is not enough memory for the memory of the children.
     #[error("the memory of the VM cannot be kept for its children")]
     Preserve(#[source] io::Error),
     /// A disk cannot be copied.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Devices of the paused VM wrote to its memory at each try.
+    /// Devices of the paused VM wrote to its memory at each attempt.
     #[error("devices of the paused VM did not stop to write to its memory{}", Remedy(self.remedy()))]
     Restless,
     /// This process was stopped.
@@ -151,16 +152,16 @@ pub enum CheckpointError {
         Remedy(self.remedy())
     )]
     Stopped,
-    /// The VM gave memory back in the middle of the copy.
+    /// The VM released memory in the middle of the copy.
     #[error("the VM gave memory back before it was copied{}", Remedy(self.remedy()))]
     GaveBack,
-    /// The VMM's file is not complete.
+    /// The state file of the VMM is not complete.
     #[error("the VMM wrote a state file that is not complete")]
     StateFile,
 }
 
 impl CheckpointError {
-    /// Its meaning for a program.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -178,7 +179,7 @@ impl CheckpointError {
         }
     }
 
-    /// Returns whether a VMM that is ending may be the reason.
+    /// Returns true if the end of a VMM may be the reason.
     pub(crate) fn may_be_an_end(&self) -> bool {
         matches!(
             self,
@@ -189,7 +190,7 @@ impl CheckpointError {
         )
     }
 
-    /// Returns a step for the user, if there is one.
+    /// Returns a step for the user; `None` if no step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
@@ -225,7 +226,8 @@ impl CheckpointError {
     }
 }
 
-/// Returns who may look at the descriptors of a VMM. Yama lets a user look only at children.
+/// Returns the users that may inspect the descriptors of a VMM. With Yama, a user may only inspect
+/// child processes.
 fn right_to_trace(root: &Root) -> &'static str {
     let scope = root.read_if_present("/proc/sys/kernel/yama/ptrace_scope").ok().flatten();
     match scope.as_deref().map(str::trim) {

@@ -1,4 +1,4 @@
-//! One fork from the beginning to the end.
+//! One fork, from its start to its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,22 +24,23 @@ use crate::devices::{self, Host, NewDisks};
 use crate::pager::handler::Handler;
 use crate::vmm::{Arriving, LoadMemory};
 
-/// The children of a running VM.
+/// The complete children of a running VM.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Forked {
-    /// The programs that were started, in the order of the options. They run on when this is
+    /// The started programs, in the order of the options. They continue to run when this value is
     /// dropped.
     pub programs: Vec<std::process::Child>,
-    /// Times and bytes.
+    /// The costs of the fork.
     pub report: ForkReport,
 }
 
 /// Starts children from a running VM, which is paused for a moment. Returns when all children have
-/// all of their memory: they are VMs as any other then.
+/// all of their memory. The children are then independent of this process and of their parent.
 ///
 /// # Errors
-/// [`ForkError`]. All children have ended then, and the VM runs on if it ran before.
+/// [`ForkError`] if the VM cannot be saved, or if a child cannot be started or restored. All
+/// children have ended then, and the VM continues to run if it ran before.
 pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     let started = Instant::now();
     let count = options.children.len();
@@ -92,7 +93,7 @@ pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     Ok(Forked { programs: children.keep(), report })
 }
 
-/// The moment of a running VM that is saved in memory.
+/// The moment of a running VM, which is saved in memory.
 struct Moment<'a> {
     preserved: &'a Preserved,
     line: &'a StartingLine<'a>,
@@ -136,7 +137,7 @@ fn report(
     }
 }
 
-/// Checks options before anything is started.
+/// Checks the options before a process is started.
 pub(crate) fn check_all(children: &[ChildOptions]) -> Result<(), ForkError> {
     children.iter().zip(1..).try_for_each(|(child, number)| child.check(number))
 }

@@ -1,4 +1,5 @@
-//! Why a VM has no children. All that were started have ended then, and the VM runs on.
+//! Reasons why a VM was not forked. After such an error, all started children have ended, and the
+//! VM continues to run.
 
 use std::ffi::OsString;
 use std::io;
@@ -24,38 +25,38 @@ pub enum ForkError {
     /// A request to the VMM failed.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// Too many children, or none.
+    /// The number of children is 0 or too high.
     #[error("{0} children: from 1 to {MOST_STARTED} can be forked at once")]
     Count(usize),
     /// The socket of a child exists.
     #[error("child {number}: {} exists already{}", socket.display(), Remedy(self.remedy()))]
     Exists {
-        /// From 1 on.
+        /// The number of the child, from 1 on.
         number: usize,
-        /// The socket of its API or of its vsock.
+        /// The socket of the child's API or of its vsock.
         socket: PathBuf,
     },
-    /// A device of the VM cannot be one of a child's.
+    /// A device of the VM cannot be a device of a child.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A field of the request that restores a child was given.
+    /// The options set a field of the restore request that other options determine.
     #[error("the field {field} of the request follows from other options{}", Remedy(self.remedy()))]
     Field {
-        /// Its name.
+        /// The name of the field.
         field: &'static str,
     },
-    /// A child was restored and never asked for its memory.
+    /// A child was restored and never requested its memory.
     #[error("child {number} was restored and did not ask for its memory within {seconds} s")]
     NotConnected {
-        /// From 1 on.
+        /// The number of the child, from 1 on.
         number: usize,
-        /// Seconds that it was waited for.
+        /// The time that this process waited, in seconds.
         seconds: u64,
     },
     /// A child's program cannot be started.
     #[error("child {number}: cannot start {program:?}")]
     Start {
-        /// From 1 on.
+        /// The number of the child, from 1 on.
         number: usize,
         /// The program.
         program: OsString,
@@ -65,25 +66,25 @@ pub enum ForkError {
     /// A child's program has ended.
     #[error("child {number}: its program ended before its API answered ({status}){}", Remedy(self.remedy()))]
     Ended {
-        /// From 1 on.
+        /// The number of the child, from 1 on.
         number: usize,
         /// The exit status.
         status: ExitStatus,
     },
-    /// A child's API did not come.
+    /// A child's API did not appear in time.
     #[error("child {number}: no API at {} after {seconds} s{}", api.display(), Remedy(self.remedy()))]
     Silent {
-        /// From 1 on.
+        /// The number of the child, from 1 on.
         number: usize,
-        /// The socket.
+        /// The socket of the API.
         api: PathBuf,
-        /// Seconds that it was waited for.
+        /// The time that this process waited, in seconds.
         seconds: u64,
     },
     /// A child cannot be restored.
     #[error("child {number} cannot be restored{}", Remedy(self.remedy()))]
     Restore {
-        /// From 1 on.
+        /// The number of the child, from 1 on.
         number: usize,
         /// The reason.
         source: ControlError,
@@ -94,7 +95,7 @@ pub enum ForkError {
     /// The file is not the state of a VM.
     #[error("{} is not the state of a VM{}", path.display(), Remedy(self.remedy()))]
     State {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The reason.
         source: io::Error,
@@ -107,32 +108,33 @@ pub enum ForkError {
     NoMemory {
         /// The number of children.
         children: usize,
-        /// MiB for them, and for the copy that they are restored from.
+        /// MiB for the children, and for the copy from which they are restored.
         needed: u64,
-        /// Memory that the machine and the control groups leave.
+        /// Memory that the machine and the control groups have left.
         available: Available,
     },
-    /// Pages of hugetlbfs are short.
+    /// There are not enough pages of hugetlbfs.
     #[error("not enough huge pages for {children} children")]
     NoHugePages {
         /// The number of children.
         children: usize,
-        /// Pages for all of their memory.
+        /// The shortage of pages for the memory of all children.
         source: Shortage,
     },
-    /// The system refuses a socket, a descriptor or a thread.
+    /// The system refused a socket, a descriptor or a thread.
     #[error("cannot serve the memory of the children")]
     System(#[from] io::Error),
 }
 
 impl ForkError {
-    /// Returns whether a VMM cannot map the memory of this snapshot from a file, so that clones need copies.
+    /// Returns true if a VMM cannot map the memory of this snapshot from a file, so that clones
+    /// need copies.
     #[must_use]
     pub fn needs_copies(&self) -> bool {
         matches!(self, Self::Restore { source, .. } if source.needs_copy())
     }
 
-    /// Its meaning for a program.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -148,7 +150,7 @@ impl ForkError {
         }
     }
 
-    /// Returns a step for the user, if there is one.
+    /// Returns a step for the user; `None` if no step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         let remedy = match self {

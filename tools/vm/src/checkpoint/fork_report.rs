@@ -1,4 +1,4 @@
-//! What a fork took.
+//! The costs of a fork.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,52 +7,52 @@ use serde::Serialize;
 
 use crate::checkpoint::report::Way;
 
-/// A fork whose children are complete. Times are in milliseconds.
+/// The costs of a fork with complete children. Times are in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ForkReport {
     /// The way in which the memory was preserved.
     pub way: Way,
-    /// Between the request to pause the VM and the answer that it runs again; 0 if it was paused
-    /// before.
+    /// The time between the request to pause the VM and the answer that it runs again; 0 if the VM
+    /// was paused before.
     pub paused_ms: f64,
-    /// Milliseconds of the pause in which the memory was protected.
+    /// The part of the pause in which the memory was protected.
     pub protect_ms: f64,
-    /// Before the pause, memory that was put on huge pages: time.
+    /// The time before the pause in which memory was put on huge pages.
     pub collapse_ms: f64,
-    /// Before the pause, memory that was put on huge pages: bytes.
+    /// Bytes that were put on huge pages before the pause.
     pub collapsed_bytes: u64,
-    /// From the start until all children are restored.
+    /// The time from the start until all children are restored.
     pub restored_ms: f64,
-    /// From the start until all children have all of their memory.
+    /// The time from the start until all children have all of their memory.
     pub complete_ms: f64,
     /// Bytes of the VM's memory.
     pub memory_bytes: u64,
-    /// Bytes of it that were copied once for all children: all others are zero.
+    /// Bytes of the VM's memory that were copied once for all children. All other bytes are zero.
     pub copied_bytes: u64,
     /// Accesses of the running VM that waited for a copy.
     pub faults: u64,
-    /// The longest time in which such an access was answered.
+    /// The longest time until such an access was handled.
     pub longest_fault_ms: f64,
-    /// In the order of their numbers.
+    /// The children, in the order of their numbers.
     pub children: Vec<ChildReport>,
 }
 
-/// A child that needs this process no more. Times are in milliseconds, from the start of the fork.
+/// The costs of a complete child. Times are in milliseconds, from the start of the fork.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ChildReport {
-    /// From 1 on.
+    /// The number of the child, from 1 on.
     pub number: usize,
-    /// Its VMM's process.
+    /// The number of the process of its VMM.
     pub pid: i32,
     /// The socket of its API.
     pub api: PathBuf,
-    /// Until it is restored, and runs if it was to run.
+    /// The time until the child is restored, and runs unless it was to stay paused.
     pub restored_ms: f64,
-    /// Page faults that were answered.
+    /// The number of handled page faults.
     pub faults: u64,
-    /// Bytes that it has of its own.
+    /// Bytes of memory that belong to the child only.
     pub copied_bytes: u64,
     /// Bytes of these that are on huge pages.
     pub huge_bytes: u64,

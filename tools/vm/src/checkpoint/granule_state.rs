@@ -1,29 +1,31 @@
 //! The state of one granule of a VM, from one saved moment to the next, as pure functions.
 //!
-//! Protected memory does not change: the first access that would change it waits, and releases it. Memory that the VM
-//! gives back is the exception. Its message comes before the memory is gone, so it may still change while it is protected,
-//! until the moment after the next is chosen.
+//! Protected memory does not change: the first access that would change it waits, and releases it.
+//! There is one exception: memory that the VM releases. Its message comes before the memory is
+//! gone, so the memory may still change while it is protected, until the moment after the next is
+//! chosen.
 
 /// The state of one granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum GranuleState {
-    /// Protected, and as it was at the moment that was saved last.
+    /// The granule is protected, and equals the moment that was saved last.
     Saved,
-    /// Protected. It may differ from the moment that was saved last, and is not copied.
+    /// The granule is protected, may differ from the moment that was saved last, and is not copied.
     Changed {
-        /// Memory of it was given back: it is copied again at the next moment.
+        /// True if the VM released memory of the granule: it is copied again at the next moment.
         again: bool,
     },
-    /// Copied for the moment that is being saved.
+    /// The granule is copied for the moment that is being saved.
     Copied {
-        /// Memory of it was given back: it is copied again at the next moment.
+        /// True if the VM released memory of the granule: it is copied again at the next moment.
         again: bool,
-        /// False if the VM may write to it.
+        /// False if the VM may write to the granule.
         is_protected: bool,
     },
-    /// The VM may write to it, and it is not copied.
+    /// The VM may write to the granule, and it is not copied.
     Open {
-        /// Memory of it was given back: it is copied again at the next moment but one.
+        /// True if the VM released memory of the granule: it is copied again at the next moment but
+        /// one.
         again: bool,
     },
 }
@@ -33,17 +35,17 @@ pub(crate) enum GranuleState {
 pub(crate) enum GranuleEvent {
     /// All memory is protected: a moment is chosen.
     Protect,
-    /// It is left to the VM.
+    /// The granule is left to the VM.
     Release,
-    /// It is left to the VM, which gives memory of it back.
+    /// The granule is left to the VM, which releases memory of it.
     GiveBack,
-    /// It is copied.
+    /// The granule is copied.
     Copy,
-    /// The copies that were made are dropped: another moment is chosen.
+    /// The copies are dropped: another moment is chosen.
     Drop,
     /// The moment is saved: all granules that are [in turn](GranuleState::is_in_turn) were copied.
     Save,
-    /// The last moment counts no more.
+    /// The last moment does not count any more.
     Forget,
 }
 
@@ -51,12 +53,12 @@ impl GranuleState {
     /// The state of memory that was never saved.
     pub(crate) const NEW: Self = Self::Open { again: false };
 
-    /// Returns whether the moment has its bytes, copied or to be copied.
+    /// Returns true if the bytes of the granule belong to the moment, copied or still to be copied.
     pub(crate) fn is_in_turn(self) -> bool {
         matches!(self, Self::Changed { .. } | Self::Copied { .. })
     }
 
-    /// Returns whether it is to be copied for the moment.
+    /// Returns true if the granule must still be copied for the moment.
     pub(crate) fn is_to_copy(self) -> bool {
         matches!(self, Self::Changed { .. })
     }
@@ -127,7 +129,8 @@ mod tests {
         GranuleState::Open { again: true },
     ];
 
-    /// Rows are [`STATES`], columns the events in their order; a state is named by its place in the list.
+    /// Rows are [`STATES`], columns are the events in their order. A state is named by its position
+    /// in the list.
     const AFTER: [[usize; 7]; 9] = [
         // Protect, Release, GiveBack, Copy, Drop, Save, Forget
         [0, 7, 8, 0, 0, 0, 1],
@@ -160,18 +163,18 @@ mod tests {
         }
     }
 
-    /// A granule, and the truth about its bytes.
+    /// A granule, with the facts about its bytes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     struct ModelGranule {
         state: GranuleState,
-        /// Its bytes may differ from those that were saved last.
+        /// True if its bytes may differ from those that were saved last.
         differs: bool,
-        /// Its bytes differ from the copy that was made for this moment.
+        /// True if its bytes differ from the copy for this moment.
         differs_from_copy: bool,
-        /// Memory that was given back may still vanish, protected or not: 2 until a moment is saved, then 1 until the next
-        /// one is chosen.
+        /// The VM released memory that may still vanish, protected or not: 2 until a moment is
+        /// saved, then 1 until the next moment is chosen.
         vanishes: u8,
-        /// Memory is protected, and the moment not saved.
+        /// True if memory is protected, and the moment is not saved.
         is_chosen: bool,
     }
 
@@ -184,7 +187,7 @@ mod tests {
             Self { state: self.state.after(event), ..self }
         }
 
-        /// All that can happen next.
+        /// Returns all possible next states.
         fn nexts(self) -> Vec<Self> {
             let mut nexts = Vec::new();
             if !self.state.is_protected() {
@@ -215,7 +218,8 @@ mod tests {
         }
     }
 
-    /// In whatever order things happen, memory that differs from the saved bytes is protected only if it is copied next.
+    /// In every order of events, memory that differs from the saved bytes is protected only if it
+    /// is copied next.
     #[test]
     fn no_change_is_skipped_whatever_happens() {
         let new = ModelGranule {

@@ -1,5 +1,5 @@
-//! Guest memory cut at the ends of huge pages: each piece is copied and released as a whole, so huge
-//! pages stay whole.
+//! Guest memory, divided at the ends of huge pages. Each granule is copied and released as a whole,
+//! so huge pages stay whole.
 
 use std::ops::{Index, Range};
 
@@ -8,11 +8,11 @@ use hugekit_sys::HUGE_PAGE_BYTES;
 
 pub(crate) const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 
-/// An aligned huge page of memory, or the part of one that a region has.
+/// An aligned huge page of memory, or the part of it that belongs to a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Granule {
     pub(crate) addresses: Range<u64>,
-    /// In the memory file.
+    /// The offset in the memory file.
     pub(crate) offset: u64,
 }
 
@@ -22,7 +22,7 @@ impl Granule {
     }
 }
 
-/// The granules of regions.
+/// Returns the granules of regions.
 pub(crate) fn granules(regions: &[Region]) -> impl Iterator<Item = Granule> {
     regions.iter().flat_map(|region| {
         let (start, end, offset) = (region.start, region.start + region.len, region.offset);
@@ -37,7 +37,7 @@ pub(crate) fn granules(regions: &[Region]) -> impl Iterator<Item = Granule> {
 #[derive(Debug)]
 pub(crate) struct Granules {
     all: Vec<Granule>,
-    /// Each region with its first granule.
+    /// Each region, with its first granule.
     regions: Vec<(Range<u64>, usize)>,
 }
 
@@ -56,14 +56,14 @@ impl Granules {
         self.all.len()
     }
 
-    /// The granule of an address; `None` if it is not guest memory.
+    /// Returns the granule of an address; `None` if it is not guest memory.
     pub(crate) fn at(&self, address: u64) -> Option<usize> {
         let mut regions = self.regions.iter();
         let (addresses, first) = regions.find(|(addresses, _)| addresses.contains(&address))?;
         Some(first + (address / HUGE - addresses.start / HUGE) as usize)
     }
 
-    /// The granules that have any of these addresses.
+    /// Returns the granules that contain one of these addresses.
     pub(crate) fn of_addresses(&self, range: &Range<u64>) -> impl Iterator<Item = usize> {
         let parts = self
             .regions

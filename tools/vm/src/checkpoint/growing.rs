@@ -1,4 +1,4 @@
-//! Children from the answer of their VMMs until they need this process no more.
+//! Children, from the answer of their VMMs until they are independent of this process.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -8,20 +8,20 @@ use crate::checkpoint::fork_error::ForkError;
 use crate::pager::{Completed, Event};
 use crate::vmm::ControlError;
 
-/// The longest time between two looks whether a child is late.
+/// The longest time between two checks for a late child.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The longest time from the answer of a child's VMM until it asks for memory.
+/// The longest time from the answer of a child's VMM until the child requests memory.
 const LONGEST_CONNECT: Duration = Duration::from_secs(60);
 
 /// The longest wait for the answer of a VMM whose child is lost.
 const LONGEST_ANSWER: Duration = Duration::from_secs(2);
 
-/// A child that needs this process no more.
+/// A child that is independent of this process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grown {
     pub(crate) restored: Instant,
-    /// `None` of a child whose memory is a mapping of a file.
+    /// `None` for a child whose memory is a mapping of a file.
     pub(crate) completed: Option<Completed>,
 }
 
@@ -35,7 +35,8 @@ pub(crate) enum ChildNews {
     Failed(ForkError),
 }
 
-/// Waits until all children are restored, or one has failed. They need no memory from this process.
+/// Waits until all children are restored, or until one has failed. The children need no memory from
+/// this process.
 pub(crate) fn await_restored(
     children: &Children<'_>,
     news: &Receiver<ChildNews>,
@@ -52,7 +53,7 @@ pub(crate) fn await_restored(
     Ok(restored.into_iter().flatten().map(|restored| Grown { restored, completed: None }).collect())
 }
 
-/// Waits until all children are complete, or one has failed.
+/// Waits until all children are complete, or until one has failed.
 pub(crate) fn await_all(
     children: &Children<'_>,
     news: &Receiver<ChildNews>,
@@ -113,12 +114,14 @@ fn check_connected(restored: &[Option<Instant>], connected: &[bool]) -> Result<(
     })
 }
 
-/// Returns whether a VMM gave no answer: it has ended, or was ended, for a reason that another report has.
+/// Returns true if a VMM gave no answer. It has ended, or was ended, for a reason in another
+/// report.
 fn is_silence(error: &ForkError) -> bool {
     matches!(error, ForkError::Restore { source: ControlError::NoAnswer { .. }, .. })
 }
 
-/// Waits for the words of a VMM that could not restore a child: they come a moment after it has hung up.
+/// Waits for the message of a VMM that could not restore a child. The message comes a moment after
+/// the VMM has closed the connection.
 fn answer_of_vmm(news: &Receiver<ChildNews>) -> Option<ForkError> {
     next(news, |news| match news {
         ChildNews::Failed(error @ ForkError::Restore { .. }) => Some(error),
@@ -127,7 +130,8 @@ fn answer_of_vmm(news: &Receiver<ChildNews>) -> Option<ForkError> {
     .filter(|error| !is_silence(error))
 }
 
-/// Waits for the reason why the memory of a child cannot be supplied, for which its VMM was ended.
+/// Waits for the reason why the memory of a child could not be supplied, for which its VMM was
+/// ended.
 fn failure_of_handler(news: &Receiver<ChildNews>) -> Option<ForkError> {
     next(news, |news| match news {
         ChildNews::Served(event) => refuse_failure(&event).err(),
@@ -135,7 +139,7 @@ fn failure_of_handler(news: &Receiver<ChildNews>) -> Option<ForkError> {
     })
 }
 
-/// Waits for a report, no longer than [`LONGEST_ANSWER`].
+/// Waits for a report, at most [`LONGEST_ANSWER`].
 fn next(
     news: &Receiver<ChildNews>,
     wanted: impl Fn(ChildNews) -> Option<ForkError>,

@@ -1,16 +1,17 @@
-//! The guard: a child process that outlives a checkpoint that is killed, and undoes it.
+//! The guard: a child process that undoes a checkpoint if the checkpoint's process is killed.
 //!
 //! Memory stays protected when the process that protected it ends, because the VMM holds the
 //! userfaultfd, too. The VM would then wait for ever at its next write. So a child is forked before
-//! the pause. It gets each step through a pipe, whose bytes outlive their writer, and it acts
-//! when its parent has ended without a word: it releases the memory, resumes the VM if the parent
-//! had paused it, and removes the files.
+//! the pause. It receives each step through a pipe, whose bytes outlive their writer. If its parent
+//! ends without the last step, the child releases the memory, resumes the VM if the parent had
+//! paused it, and removes the files.
 //!
-//! A parent that is stopped (Ctrl-Z, SIGSTOP, a debugger) would have the VM wait as long. So the child then releases the
-//! memory and resumes the VM, too, and the parent's checkpoint fails when it goes on.
+//! A stopped parent (Ctrl-Z, SIGSTOP, a debugger) would make the VM wait as long. So the child then
+//! releases the memory and resumes the VM, too, and the parent's checkpoint fails when the parent
+//! continues.
 //!
-//! The child makes system calls only. It neither allocates nor takes a lock, which another thread
-//! of the parent may have held at the fork.
+//! The child only makes system calls. It neither allocates nor locks, because another thread of the
+//! parent may have held a lock at the fork.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -43,7 +44,7 @@ use crate::checkpoint::handover::PlannedHandover;
 use crate::checkpoint::vm::Vm;
 use crate::vmm::hidden::LeftOver;
 
-/// The most looks for a thread of the VM that gives memory back, a millisecond apart.
+/// The highest number of checks for a thread of the VM that releases memory, a millisecond apart.
 const SETTLE_TRIES: u32 = 10_000;
 
 /// The longest time until a VMM accepts the connection for a resume.
@@ -52,30 +53,30 @@ const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 /// The longest wait for the answer to a resume.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// The most children of one fork.
+/// The highest number of children of one fork.
 pub const MOST_STARTED: usize = 64;
 
-/// The longest time between two looks whether the parent is stopped: a VM that writes then waits as long.
+/// The longest time between two checks for a stopped parent. A VM that writes then waits as long.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Folders that a guard removes at most.
+/// The highest number of folders that a guard removes.
 const MOST_FOLDERS: usize = 8;
 
-/// Bytes of the step that names a process.
+/// Bytes of a step with the number of a process.
 const STARTED_BYTES: usize = 5;
 
-/// A step that the parent has done.
+/// A step of the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Step {
-    /// It is about to pause the VM.
+    /// The parent is about to pause the VM.
     Pausing = b'P',
     /// The VM runs again.
     Resumed = b'R',
-    /// A process was started that must not outlive this one. Its number follows, as four bytes.
+    /// A process was started that must not outlive the parent. Its number follows, as four bytes.
     Started = b'S',
-    /// The memory is released and the output is at its place or removed. Processes that were
-    /// started may stay.
+    /// The memory is released, and the output is at its place or removed. Started processes may
+    /// live on.
     Done = b'D',
 }
 
@@ -87,19 +88,19 @@ pub(crate) struct LeftOvers {
 }
 
 impl LeftOvers {
-    /// The folders of a handover, and one of this process.
+    /// Makes the list from the folders of a handover and a folder of this process.
     pub(crate) fn new(handover: &PlannedHandover, own: io::Result<LeftOver>) -> io::Result<Self> {
         let mut folders = handover.left_overs()?;
         folders.push(own?);
         Ok(Self { files: Vec::new(), folders })
     }
 
-    /// This folder alone.
+    /// Makes the list from one folder.
     pub(crate) fn of_folder(folder: LeftOver) -> Self {
         Self { files: Vec::new(), folders: vec![folder] }
     }
 
-    /// Also these files.
+    /// Adds files to the list.
     pub(crate) fn and_files(self, paths: impl Iterator<Item = PathBuf>) -> io::Result<Self> {
         let name = |path: PathBuf| {
             let path = std::path::absolute(path)?;
@@ -109,18 +110,19 @@ impl LeftOvers {
     }
 }
 
-/// A guard that runs. When this is dropped the guard ends, and undoes nothing.
+/// A running guard. A drop ends the guard, which then undoes nothing.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    /// `None` if it has ended.
+    /// `None` if the guard has ended.
     child: Option<Pid>,
     steps: OwnedFd,
-    /// Readable when the guard has released the memory of a parent that was stopped.
+    /// Readable when the guard has released the memory of a stopped parent.
     released: OwnedFd,
 }
 
 impl Guard {
-    /// If this process is killed, `left_overs` are removed, and a VM that it freezes runs on.
+    /// Starts a guard. If this process is killed, the guard removes `left_overs`, and a frozen VM
+    /// continues to run.
     pub(crate) fn start(
         frozen: Option<(&Vm, &dyn Control)>,
         left_overs: io::Result<LeftOvers>,
@@ -139,17 +141,18 @@ impl Guard {
         start().map_err(CheckpointError::Guard)
     }
 
-    /// Tells the guard of a step before it is made, or after it is complete.
+    /// Tells the guard about a step, before the parent takes it or after it is complete.
     pub(crate) fn tell(&self, step: Step) {
         let _ = rustix::io::write(&self.steps, &[step as u8]);
     }
 
-    /// Returns whether this process was stopped, so that the guard has released the memory: it may have changed.
+    /// Returns true if this process was stopped, so that the guard has released the memory. The
+    /// memory may have changed since.
     pub(crate) fn has_released(&self) -> bool {
         readable([self.released.as_fd()], Some(Duration::ZERO)) == Ok([true])
     }
 
-    /// Ends the guard. Returns whether it has released the memory before.
+    /// Ends the guard. Returns true if it has released the memory before.
     pub(crate) fn end(mut self) -> bool {
         self.await_end();
         self.has_released()
@@ -162,7 +165,7 @@ impl Guard {
         while wait().is_err_and(|errno| errno == Errno::INTR) {}
     }
 
-    /// Has the program that a command starts end together with this process, until the step
+    /// Makes the program of a command end together with this process, until the step
     /// [`Done`](Step::Done).
     pub(crate) fn watch_over(&self, command: &mut Command) -> io::Result<()> {
         let (steps, parent) = (self.steps.try_clone()?, getpid());
@@ -186,7 +189,7 @@ impl Drop for Guard {
     }
 }
 
-/// Runs a function in a child, which ends behind it.
+/// Runs a function in a child process, which then ends.
 fn fork(child: impl FnOnce()) -> io::Result<Pid> {
     // SAFETY: the child calls `child`, which only makes system calls, and then `_exit`, which runs
     // no destructor and flushes no buffer of the parent.
@@ -201,7 +204,7 @@ fn fork(child: impl FnOnce()) -> io::Result<Pid> {
     }
 }
 
-/// All that the child needs to undo the checkpoint.
+/// The data with which the child undoes the checkpoint.
 struct Undo<'a> {
     frozen: Option<Frozen<'a>>,
     left_overs: LeftOvers,
@@ -214,7 +217,7 @@ struct Undo<'a> {
 struct Frozen<'a> {
     vm: &'a Vm,
     address: SocketAddrUnix,
-    /// The request that resumes the VM.
+    /// The text of the request that resumes the VM.
     resume: &'static str,
 }
 
@@ -249,8 +252,8 @@ impl Undo<'_> {
         }
     }
 
-    /// Closes the copies of the parent's descriptors, for which others may wait that the parent has
-    /// closed them. The claim of the VM stays.
+    /// Closes the copies of the parent's descriptors, because other processes may wait until the
+    /// parent has closed them. The claim of the VM stays open.
     fn close_others(&self, parent: &OwnedFd, steps: &OwnedFd) {
         // No allocation is made here: a checkpoint has fewer folders.
         let mut kept = [u32::MAX; 7 + MOST_FOLDERS];
@@ -273,7 +276,7 @@ impl Undo<'_> {
         }
     }
 
-    /// Returns whether the parent is stopped, by a signal or a debugger.
+    /// Returns true if a signal or a debugger has stopped the parent.
     fn is_parent_stopped(&self) -> bool {
         let mut line = [0; 256];
         let count = rustix::io::pread(&self.stat, &mut line, 0).unwrap_or(0);
@@ -309,7 +312,7 @@ impl<'a> Frozen<'a> {
         [self.vm.faults.as_fd(), process.as_fd(), claim]
     }
 
-    /// Leaves all memory to the VM, and has it run if the parent has paused it.
+    /// Leaves all memory to the VM, and resumes the VM if the parent has paused it.
     fn release(&self, is_paused: bool) {
         for region in &self.vm.regions {
             let _ = self.vm.faults.unregister(&region.addresses());
@@ -332,7 +335,7 @@ impl<'a> Frozen<'a> {
         }
     }
 
-    /// A VM that runs does not mind.
+    /// Resumes the VM. This has no effect on a running VM.
     fn resume(&self) -> rustix::io::Result<()> {
         let stream = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
         set_socket_timeout(&stream, Timeout::Send, Some(LONGEST_CONNECT))?;
@@ -342,7 +345,7 @@ impl<'a> Frozen<'a> {
     }
 }
 
-/// The number of a process follows its step in one write.
+/// Records a started process. Its number follows the step in one write.
 fn note_started(steps: &OwnedFd, started: &mut [Option<(Pid, OwnedFd)>; MOST_STARTED]) {
     let mut number = [0; 4];
     let _ = rustix::io::read(steps, &mut number);
@@ -355,8 +358,8 @@ fn note_started(steps: &OwnedFd, started: &mut [Option<(Pid, OwnedFd)>; MOST_STA
     }
 }
 
-/// Ends a process and its group, and waits until the process has ended. The group has the number of
-/// the process, which is no other's while the process is there.
+/// Ends a process and its group, and waits until the process has ended. The group has the same
+/// number as the process, and no other group gets this number while the process exists.
 fn end_group((pid, descriptor): &(Pid, OwnedFd)) {
     if pidfd_send_signal(descriptor, Signal::KILL).is_ok() {
         let _ = kill_process_group(*pid, Signal::KILL);
@@ -364,7 +367,7 @@ fn end_group((pid, descriptor): &(Pid, OwnedFd)) {
     }
 }
 
-/// Signals to the terminal's group, or to this process, do not end it; SIGKILL does.
+/// Ignores signals to the terminal's group or to this process, except SIGKILL.
 fn ignore_signals() {
     let _ = rustix::process::setsid();
     // SAFETY: a signal set of zeroes is one, which `sigfillset` fills; `sigprocmask` reads it and

@@ -1,9 +1,10 @@
-//! Files that a VMM writes while the VM is paused, where this process reads them. They are in memory: Firecracker
-//! also syncs them then.
+//! Files that a VMM writes while the VM is paused, and that this process reads. The files are in
+//! memory, because Firecracker also syncs them during the pause.
 //!
-//! The VMM opens them by a path. A path of this process's `/proc` serves if both are of one user and in the same
-//! namespaces. Otherwise a folder is made within the VMM's root, in a tmpfs if it has one, and given to its user: for a
-//! VMM of another user, in a container, or in a jail.
+//! The VMM opens the files by a path. A path in this process's `/proc` works if both processes
+//! belong to one user and are in the same namespaces. Otherwise a folder is made within the VMM's
+//! root, in a tmpfs if there is one, and given to the VMM's user. This is needed for a VMM of
+//! another user, in a container, or in a jail.
 
 use std::fs::File;
 use std::io;
@@ -19,23 +20,23 @@ use crate::checkpoint::error::CheckpointError;
 use crate::vmm::hidden::{Hidden, LeftOver, Planned};
 use crate::vmm::{Owner, Process};
 
-/// Longer states are no VM's.
+/// The highest length of a state in bytes. No VM has longer states.
 pub(crate) const LONGEST_STATE: u64 = 256 << 20;
 
 pub(crate) const STATE: &str = "vmstate";
 pub(crate) const MEMORY: &str = "memory";
 
-/// Folders of the VMM's root in which its user may write, those in memory first.
+/// Folders of the VMM's root in which its user may write. Folders in memory come first.
 const FOLDERS: [&str; 5] = ["/dev/shm", "/run", "/tmp", "/var/tmp", "/"];
 
-/// A way to hand files over, before anything is made.
+/// A planned handover of files, before anything is made.
 #[derive(Debug)]
 pub(crate) enum PlannedHandover {
     Proc,
     Folders { pid: i32, vmm: Owner, planned: Vec<(&'static str, Planned)> },
 }
 
-/// The way.
+/// The way of the handover.
 #[derive(Debug)]
 pub(crate) struct Handover(Option<InVmm>);
 
@@ -61,10 +62,10 @@ pub(crate) enum HandedFile<'a> {
 }
 
 impl PlannedHandover {
-    /// The way for a VMM.
+    /// Plans the handover from a VMM.
     ///
     /// # Errors
-    /// This process may not see the VMM's root.
+    /// [`CheckpointError::Handover`] if this process may not see the VMM's root.
     pub(crate) fn of(process: &Process) -> Result<Self, CheckpointError> {
         let pid = process.pid();
         Self::of_folder(process.folder())
@@ -99,10 +100,10 @@ impl PlannedHandover {
         }
     }
 
-    /// Makes the folder that the VMM writes to.
+    /// Makes the folder to which the VMM writes.
     ///
     /// # Errors
-    /// No folder can be made there.
+    /// [`CheckpointError::Handover`] if no folder can be made.
     pub(crate) fn make(self) -> Result<Handover, CheckpointError> {
         let Self::Folders { pid, vmm, planned } = self else { return Ok(Handover(None)) };
         let mut refused = io::Error::from(io::ErrorKind::NotFound);
@@ -122,8 +123,8 @@ fn given_to(owner: Owner, folder: Hidden) -> io::Result<Hidden> {
     Ok(folder)
 }
 
-/// Returns whether a VMM opens descriptors of this process by `/proc`. Another user may not, and in other namespaces the
-/// path names something else.
+/// Returns true if a VMM can open descriptors of this process by `/proc`. Another user may not, and
+/// in other namespaces the path has another meaning.
 fn opens_our_proc(vmm: &ProcessFolder, owner: Owner) -> bool {
     let own = ProcessFolder::own();
     let is_ours = |name: &str| {
@@ -138,7 +139,7 @@ fn opens_our_proc(vmm: &ProcessFolder, owner: Owner) -> bool {
 }
 
 impl Handover {
-    /// A file that is not written yet.
+    /// Makes an empty file.
     pub(crate) fn file(&self, name: &'static str) -> io::Result<HandedFile<'_>> {
         match &self.0 {
             None => Ok(HandedFile::Memory(UnnamedFile::new()?)),
@@ -156,7 +157,7 @@ impl UnnamedFile {
         Ok(Self { file, path })
     }
 
-    /// Returns the path by which other processes open it.
+    /// Returns the path by which other processes open the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -168,7 +169,7 @@ impl UnnamedFile {
 }
 
 impl HandedFile<'_> {
-    /// Returns the path by which the VMM opens it.
+    /// Returns the path by which the VMM opens the file.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::Memory(file) => file.path(),
@@ -176,7 +177,7 @@ impl HandedFile<'_> {
         }
     }
 
-    /// Opens it for reading.
+    /// Opens the file for reading.
     pub(crate) fn open(&self) -> io::Result<File> {
         match self {
             Self::Memory(UnnamedFile { file, .. }) => file.try_clone(),
@@ -192,7 +193,7 @@ impl HandedFile<'_> {
         found.map_or(0, |found| found.len())
     }
 
-    /// Returns whether the VMM has begun to write: then it has saved the state of all devices.
+    /// Returns true if the VMM has begun to write. It has then saved the state of all devices.
     pub(crate) fn is_begun(&self) -> bool {
         self.len() > 0
     }
@@ -207,7 +208,7 @@ impl HandedFile<'_> {
         }
     }
 
-    /// Returns all bytes, if they are a state as a whole.
+    /// Returns all bytes, if they are a complete state.
     pub(crate) fn whole_state(
         &self,
         is_whole: impl FnOnce(&[u8]) -> bool,

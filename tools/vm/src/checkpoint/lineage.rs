@@ -1,5 +1,5 @@
-//! Which VMs were forked from which: each child has the parent's process in its environment. So no
-//! file has to be written, and the record ends with the child.
+//! The lineage of forked VMs. Each child has the parent's process in its environment. So no file
+//! must be written, and the record ends with the child.
 
 use std::io;
 
@@ -9,37 +9,37 @@ use serde::Serialize;
 
 use crate::vmm::userfaultfd::is_userfaultfd;
 
-/// A variable in the environment of a child: its [`Origin`] as text.
+/// The variable in the environment of a child. Its value is the child's [`Origin`] as text.
 pub(crate) const ORIGIN: &str = "HUGEKIT_FORK";
 
-/// A VM that was forked, or is a child, with its children.
+/// A VM that was forked or that is a child, with its children.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ForkedVm {
-    /// Its VMM's process.
+    /// The number of the VMM's process.
     pub pid: i32,
-    /// The number that it has as a child, from 1 on.
+    /// The number of the VM as a child, from 1 on. `None` if it is not a child.
     pub number: Option<usize>,
-    /// `None` if it has ended.
+    /// The memory of the VMM; `None` if it has ended.
     pub memory: Option<VmMemory>,
-    /// In the order of their numbers.
+    /// The children, in the order of their numbers.
     pub children: Vec<ForkedVm>,
 }
 
-/// Memory of a VMM's process, in bytes.
+/// The memory of a VMM's process, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct VmMemory {
-    /// Bytes that no other process has.
+    /// Bytes that belong to this process only.
     pub private_bytes: u64,
-    /// Bytes that other processes have, too.
+    /// Bytes that this process shares with other processes.
     pub shared_bytes: u64,
 }
 
-/// The forked VMs of this machine that have children which run, or that are such children. Children
-/// of other users are seen by root only.
+/// Returns the forked VMs of this machine with running children, and their children. Only root sees
+/// the children of other users.
 ///
 /// # Errors
-/// `/proc` cannot be read.
+/// An error if `/proc` cannot be read.
 pub fn forked_vms() -> io::Result<Vec<ForkedVm>> {
     let folders = processes::numbers(&Root::default())?.into_iter();
     let folders = folders.filter_map(|pid| ProcessFolder::open(pid).ok());
@@ -47,11 +47,11 @@ pub fn forked_vms() -> io::Result<Vec<ForkedVm>> {
     Ok(trees(&children, &memory))
 }
 
-/// A process, which another one with its number later is not.
+/// A process, distinguished from a later process with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ProcessIdentity {
     pid: i32,
-    /// In clock ticks since the machine's start.
+    /// The start time in clock ticks since the machine's start.
     started: u64,
 }
 
@@ -61,7 +61,7 @@ impl ProcessIdentity {
     }
 }
 
-/// Whose child a VM is.
+/// The parent of a child VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     parent: ProcessIdentity,
@@ -69,7 +69,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// The text for the environment of a child.
+    /// Returns the text for the environment of a child.
     pub(crate) fn text(parent: i32, number: usize) -> io::Result<String> {
         let started = ProcessFolder::open(parent)?.stat()?.started;
         Ok(format!("{parent}:{started}:{number}"))
@@ -90,7 +90,8 @@ struct LivingChild {
     origin: Origin,
 }
 
-/// A program that started the VMM has the variable, too, but no userfaultfd.
+/// Returns the child if a process is a VMM. A program that started a VMM has the variable, too, but
+/// no userfaultfd.
 fn child(folder: &ProcessFolder) -> Option<LivingChild> {
     let environment = folder.read("environ").ok()?;
     let variables = environment.split(|&byte| byte == 0);
@@ -107,7 +108,8 @@ fn child(folder: &ProcessFolder) -> Option<LivingChild> {
     Some(LivingChild { vm: ProcessIdentity::of(folder)?, origin })
 }
 
-/// Each VM has one origin, so the VMs below one that is no child make a tree.
+/// Builds the trees of VMs. Each VM has one origin, so the VMs below a VM that is not a child are a
+/// tree.
 fn trees(
     all: &[LivingChild],
     memory: &dyn Fn(ProcessIdentity) -> Option<VmMemory>,

@@ -1,8 +1,9 @@
-//! The VM's memory among the mappings of its VMM, by `/proc/PID/smaps`.
+//! The VM's memory among the mappings of its VMM, from `/proc/PID/smaps`.
 //!
-//! A VM that hugekit's pager or a fork has restored keeps its layout: it is checked against the mappings. After another
-//! handler, the layout follows from the sizes that the VMM's versions give regions, and each region must fit exactly one
-//! mapping: to guess would save wrong bytes.
+//! A VM that hugekit's pager or a fork has restored keeps its layout, which is checked against the
+//! mappings. After another handler, the layout is derived from the sizes of regions in the VMM's
+//! versions, and each region must match exactly one mapping, because a guess could save wrong
+//! bytes.
 
 use hugekit_machine::processes::Mapping;
 
@@ -14,8 +15,8 @@ fn may_be_guest_memory(mapping: &Mapping) -> bool {
     mapping.is_private && is_writable && (mapping.inode == 0 || is_hugetlb(mapping))
 }
 
-/// Returns whether a mapping goes on in the next one. The kernel does not join mappings of hugetlbfs again
-/// that a checkpoint has split.
+/// Returns true if a mapping continues in the next mapping. The kernel does not join mappings of
+/// hugetlbfs again after a checkpoint has split them.
 fn goes_on_in(mapping: &Mapping, next: &Mapping) -> bool {
     let unserved = |mapping: &Mapping| {
         let Mapping { is_private, device, inode, page, flags, .. } = mapping;
@@ -25,7 +26,8 @@ fn goes_on_in(mapping: &Mapping, next: &Mapping) -> bool {
     mapping.addresses.end == next.addresses.start && unserved(mapping) == unserved(next)
 }
 
-/// Returns whether all of these regions lie in mappings that may be guest memory: of another VM's layout they do not.
+/// Returns true if all of these regions lie in mappings that may be guest memory. Regions of
+/// another VM's layout do not.
 pub(crate) fn has_guest_memory(mappings: &[Mapping], regions: &[Region]) -> bool {
     let mappings: Vec<Mapping> =
         mappings.iter().filter(|mapping| may_be_guest_memory(mapping)).cloned().collect();
@@ -41,8 +43,8 @@ pub(crate) fn has_guest_memory(mappings: &[Mapping], regions: &[Region]) -> bool
     regions.iter().all(is_mapped)
 }
 
-/// The regions of a VM that keeps no layout, in the order of their offsets, which have the sizes of one of these layouts;
-/// `None` if they cannot be told.
+/// Returns the regions of a VM that keeps no layout, in the order of their offsets, with the sizes
+/// of one of these layouts; `None` if they cannot be determined.
 pub(crate) fn guest_memory(mappings: &[Mapping], layouts: &[Vec<u64>]) -> Option<Vec<Region>> {
     let mappings = joined(mappings);
     let mut fitting = layouts.iter().filter_map(|sizes| regions_of_sizes(&mappings, sizes));

@@ -1,7 +1,8 @@
-//! Children are restored, and served by threads of this process until they have all of their memory.
+//! The nursery: children are restored, and threads of this process handle their faults until they
+//! have all of their memory.
 //!
-//! One thread for each child sends the request that restores it, and one thread serves its memory.
-//! All report to the thread that has started them. If one child fails, all end.
+//! One thread for each child sends the request that restores the child, and another thread handles
+//! its faults. All threads report to the thread that has started them. If one child fails, all end.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -21,10 +22,10 @@ use crate::pager::handler::Handler;
 use crate::vmm::LoadMemory;
 use crate::vmm::process::Process;
 
-/// The longest wait for a connection until the next look whether one can still come.
+/// The longest wait for a connection until the next check if one can still come.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The children of a fork, or clones, from the start of their VMMs until they are complete VMs.
+/// The children of a fork, or clones, from the start of their VMMs until they are complete.
 #[derive(Debug)]
 pub(crate) struct Nursery<'a> {
     handler: Handler,
@@ -32,12 +33,13 @@ pub(crate) struct Nursery<'a> {
     has_failed: AtomicBool,
 }
 
-/// A parent's part in the growth of its children.
+/// The parent's part in the restore of its children.
 pub(crate) trait Parent: Sync {
-    /// Restores a child; `None` if all has failed before.
+    /// Restores a child; `None` if another child has failed before.
     fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<ChildNews>;
 
-    /// Has all calls of [`restore`](Self::restore) end soon, and all that the handler waits for.
+    /// Makes all calls of [`restore`](Self::restore) end soon, and everything that the handler
+    /// waits for.
     fn give_up(&self);
 }
 
@@ -46,7 +48,7 @@ impl<'a> Nursery<'a> {
         Self { handler, room, has_failed: AtomicBool::new(false) }
     }
 
-    /// Has the children restored while `meanwhile` runs. Returns when they are complete.
+    /// Restores the children while `meanwhile` runs. Returns when the children are complete.
     pub(crate) fn raise<T>(
         &self,
         children: &Children<'_>,
@@ -117,7 +119,7 @@ impl<'a> Nursery<'a> {
     }
 }
 
-/// When this is dropped, ends all that the threads of a nursery wait for.
+/// A drop of this value ends everything that the threads of a nursery wait for.
 struct Alarm<'a> {
     nursery: &'a Nursery<'a>,
     children: &'a Children<'a>,

@@ -1,4 +1,4 @@
-//! One checkpoint, and the questions to a VM before it is saved.
+//! One checkpoint, and the inspection of a VM before it is saved.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use crate::checkpoint::report::CheckpointReport;
 use crate::checkpoint::tracked_vm::Afterwards;
 use crate::checkpoint::vm::Vm;
 
-/// Saves a running VM. The output is complete when this returns without an error, and otherwise
-/// absent.
+/// Saves a running VM. The output is complete if the call returns without an error, and absent
+/// otherwise.
 ///
 /// # Errors
-/// [`CheckpointError`]. The VM then runs on if it ran before.
+/// [`CheckpointError`] if the VM cannot be saved. The VM continues to run if it ran before.
 pub fn checkpoint(options: &CheckpointOptions) -> Result<CheckpointReport, CheckpointError> {
     let started = Instant::now();
     Checkpoints::find(options, Afterwards::Released)?.save(&options.output, started)
@@ -27,7 +27,7 @@ pub(crate) fn collapse(vm: &Vm, is_wanted: bool) -> Result<(u64, Duration), Chec
     Ok((bytes, if bytes > 0 { since.elapsed() } else { Duration::ZERO }))
 }
 
-/// Ranges of the memory file whose memory is there.
+/// Returns the ranges of the memory file whose memory is present.
 pub(crate) fn used(vm: &Vm) -> Result<Vec<Range<u64>>, CheckpointError> {
     let mut used: Vec<Range<u64>> = Vec::new();
     for granule in granules(&vm.regions) {

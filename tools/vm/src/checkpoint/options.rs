@@ -54,24 +54,24 @@ pub struct RunningVm {
 }
 
 impl RunningVm {
-    /// Its VMM.
+    /// Returns the VMM of the VM.
     pub(crate) fn control(&self) -> Box<dyn Control> {
         Box::new(Firecracker::at(&self.api))
     }
 
-    /// With the defaults of the command.
+    /// Makes options with the defaults of the command.
     #[must_use]
     pub fn new(api: PathBuf) -> Self {
         Self { pid: None, api, collapse: yes(), proxy: false }
     }
 
-    /// With the same defaults, and the API of a proxy.
+    /// Makes options with the same defaults, for the API of a proxy.
     #[must_use]
     pub fn behind_proxy(pid: i32, api: PathBuf) -> Self {
         Self { pid: Some(pid), proxy: true, ..Self::new(api) }
     }
 
-    /// The process of its VMM.
+    /// Returns the number of the VMM's process.
     pub(crate) fn pid(&self, control: &dyn Control) -> Result<i32, ControlError> {
         match (self.pid, self.proxy) {
             (Some(pid), true) => Ok(pid),
@@ -106,7 +106,7 @@ pub struct CheckpointOptions {
 }
 
 impl CheckpointOptions {
-    /// With the defaults of the command.
+    /// Makes options with the defaults of the command.
     #[must_use]
     pub fn new(vm: RunningVm, output: PathBuf) -> Self {
         Self { vm, output, previous: Vec::new() }
@@ -157,7 +157,7 @@ pub struct SeriesOptions {
 }
 
 impl SeriesOptions {
-    /// With the defaults of the command.
+    /// Makes options with the defaults of the command.
     #[must_use]
     pub fn new(interval: Duration) -> Self {
         Self { interval, count: None, deltas: most_deltas(), save_at_end: false }
@@ -190,7 +190,7 @@ pub struct ForkOptions {
 }
 
 impl ForkOptions {
-    /// With the defaults of the command.
+    /// Makes options with the defaults of the command.
     #[must_use]
     pub fn new(vm: RunningVm, children: Vec<ChildOptions>) -> Self {
         Self { vm, children, resume: yes() }
@@ -219,7 +219,7 @@ pub struct CloneOptions {
 }
 
 impl CloneOptions {
-    /// With the defaults of the command.
+    /// Makes options with the defaults of the command.
     #[must_use]
     pub fn new(state: PathBuf, children: Vec<ChildOptions>) -> Self {
         Self { state, children, resume: yes() }
@@ -230,12 +230,12 @@ impl CloneOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChildOptions {
-    /// The program that starts Firecracker, and its arguments. Its standard streams are
-    /// `/dev/null`.
+    /// The program that starts Firecracker, and its arguments. The standard streams of the program
+    /// are `/dev/null`.
     pub command: Vec<OsString>,
     /// The socket of the child's API, which must not exist.
     pub api: PathBuf,
-    /// Parts of the host that it has in the place of those of its VM.
+    /// Parts of the host that replace those of the child's VM.
     #[serde(default)]
     pub own: OwnDevices,
     /// Other fields of the request that restores the child, such as `huge_pages`.
@@ -244,12 +244,12 @@ pub struct ChildOptions {
 }
 
 impl ChildOptions {
-    /// Its VMM.
+    /// Returns the VMM of the child.
     pub(crate) fn control(&self) -> Box<dyn Control> {
         Box::new(Firecracker::at(&self.api))
     }
 
-    /// With no devices of its own.
+    /// Makes options without devices of the child's own.
     #[must_use]
     pub fn new(command: Vec<OsString>, api: PathBuf) -> Self {
         Self { command, api, own: OwnDevices::default(), load: Map::new() }
@@ -260,8 +260,8 @@ impl ChildOptions {
         [self.api.clone()].into_iter().chain(self.own.vsock.clone())
     }
 
-    /// Checks before anything is started that its sockets are free, and that no field of its request is one that follows
-    /// from other options.
+    /// Checks before a process is started that the child's sockets are free, and that the options
+    /// set no field of the request that other options determine.
     pub(crate) fn check(&self, number: usize) -> Result<(), ForkError> {
         if let Some(socket) = self.sockets().find(|path| fs::symlink_metadata(path).is_ok()) {
             return Err(ForkError::Exists { number, socket });

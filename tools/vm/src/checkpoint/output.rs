@@ -1,7 +1,8 @@
-//! The folder of a checkpoint: complete or absent.
+//! The folder of a checkpoint. It is complete or absent.
 //!
 //! Both files are written into a folder of another name beside it, synced, and moved to their place
-//! together by one rename(2). All of this is done by descriptors: the folder above may be another user's.
+//! together by one rename(2). All of this uses descriptors, because the folder above may belong to
+//! another user.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -22,7 +23,7 @@ use crate::vmm::hidden::{Hidden, LeftOver, Planned};
 
 pub(crate) const STATE: &str = "vmstate";
 
-/// The memory in the output: all of it, or the changes.
+/// The memory in the output: all memory, or the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputKind {
     Full,
@@ -38,17 +39,17 @@ impl OutputKind {
     }
 }
 
-/// A folder that is to be made.
+/// A folder that will be made.
 #[derive(Debug)]
 pub(crate) struct PlannedOutput {
     place: PathBuf,
-    /// The name that the folder gets in the end.
+    /// The final name of the folder.
     name: CString,
     hidden: Planned,
     kind: OutputKind,
 }
 
-/// A folder that is not at its place yet. It is removed when this is dropped.
+/// A folder that is not at its place yet. A drop removes the folder.
 #[derive(Debug)]
 pub(crate) struct Output {
     place: PathBuf,
@@ -73,13 +74,13 @@ impl PlannedOutput {
         Ok(Self { place: place.to_owned(), name, hidden, kind })
     }
 
-    /// Returns what a guard removes if this process is killed.
+    /// Returns the files that a guard removes if this process is killed.
     pub(crate) fn left_over(&self) -> io::Result<LeftOver> {
         self.hidden.left_over()
     }
 
-    /// Makes the files. A full memory file has `bytes`, and the file system reserves room for `used`,
-    /// ranges of it.
+    /// Makes the files. A full memory file has `bytes`, and the file system reserves room for its
+    /// ranges `used`.
     pub(crate) fn create(self, bytes: u64, used: &[Range<u64>]) -> Result<Output, CheckpointError> {
         let Self { place, name, hidden, kind } = self;
         let make = || {
@@ -103,18 +104,18 @@ fn refused(place: &Path, source: io::Error) -> CheckpointError {
 }
 
 impl Output {
-    /// The file with the memory or the delta.
+    /// Returns the file with the memory or the delta.
     pub(crate) fn memory(&self) -> &File {
         &self.memory
     }
 
-    /// A file without a name on the same file system.
+    /// Returns a file without a name on the same file system.
     pub(crate) fn unnamed(&self) -> io::Result<File> {
         tempfile::tempfile_in(input::path_of(&self.folder))
     }
 
-    /// Writes the state, and moves both files to their place when they are on their disk. The time of the state is the
-    /// moment of the pause: a disk that is newer was written afterwards.
+    /// Writes the state. When both files are on their disk, moves them to their place. The time of
+    /// the state file is the moment of the pause: a disk with a later time was written afterwards.
     pub(crate) fn finish(&self, state: &[u8], moment: SystemTime) -> Result<(), CheckpointError> {
         let finish = || {
             let mut file = self.folder.create(STATE)?;
@@ -140,7 +141,8 @@ impl Sink for Output {
         self.memory.set_len(length)
     }
 
-    /// A VMM that maps the file gets it by huge page tables, from a cache that was written so.
+    /// Returns true if granules should be written as a whole. A VMM that maps the file then gets it
+    /// by huge page tables from the page cache.
     fn wants_whole_granules(&self) -> bool {
         true
     }
@@ -154,7 +156,8 @@ impl Sink for Output {
     }
 }
 
-/// An empty folder is as good as none: rename(2) replaces it. A link is not one.
+/// Returns true if there is no folder, or an empty folder, which rename(2) replaces. A link is not
+/// a folder.
 fn is_free(hidden: &Planned, name: &CString) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(hidden.parent(), name, flags, Mode::empty()) {
@@ -167,7 +170,8 @@ fn beside(place: &Path) -> &Path {
     place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file system that reserves nothing may be full later, which is an error then.
+/// Reserves room for a range. On a file system without reservation, a write may fail later if the
+/// file system is full.
 fn reserve(file: &File, range: &Range<u64>) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), range.start, range.end - range.start) {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),

@@ -1,7 +1,7 @@
-//! Pages of another process: which ones are there, by `/proc/PID/pagemap`, and their bytes.
+//! Pages of another process: their presence, from `/proc/PID/pagemap`, and their bytes.
 //!
-//! Memory that is not there must not be read while a userfaultfd serves it: the reader would wait
-//! for the thread that serves, which is the reader itself.
+//! Missing memory must not be read while a userfaultfd handles it: the reader would wait for the
+//! handler, which is the reader itself.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -26,7 +26,7 @@ impl Pages {
         Ok(Self { pid: folder.pid(), map: folder.file("pagemap")? })
     }
 
-    /// Runs of pages that are there, ascending. The addresses lie in one aligned huge page, whose
+    /// Returns runs of present pages, ascending. The addresses lie in one aligned huge page, whose
     /// entries are those of one page table.
     pub(crate) fn populated(&self, addresses: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let page = page_size() as u64;
@@ -44,8 +44,9 @@ impl Pages {
         Ok(runs)
     }
 
-    /// Returns whether all pages of an aligned huge page are there, and on base pages. A kernel that cannot
-    /// tell (before Linux 6.7) says that they are on base pages.
+    /// Returns true if all pages of an aligned huge page are present, and on base pages. Before
+    /// Linux 6.7, the kernel cannot report huge pages, and the result is true if all pages are
+    /// present.
     pub(crate) fn is_full_and_not_huge(&self, addresses: &Range<u64>) -> io::Result<bool> {
         Ok(self.populated(addresses)? == [addresses.clone()] && !self.is_huge(addresses))
     }
@@ -58,7 +59,7 @@ impl Pages {
         found.is_ok_and(|found| found.runs > 0)
     }
 
-    /// Reads all of these bytes, which are there.
+    /// Reads all of these bytes, which must be present.
     pub(crate) fn read(&self, address: u64, to: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < to.len() {
@@ -89,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads this process, with every second of its pages written.
+    /// Reads this process, in which every second page was written.
     #[test]
     fn populated_pages_are_told_and_read() {
         let (page, count) = (page_size(), 8);

@@ -1,9 +1,9 @@
-//! The memory of a VM at the moment of a fork, as far as it is copied: children are restored from
+//! The memory of a VM at the moment of a fork, as far as it is copied. Children are restored from
 //! it meanwhile.
 //!
-//! One thread copies, granule by granule. Threads that serve children wait for the granules that
-//! they need, and the copy takes those first. A granule whose copy has ended is never written
-//! again, so any number of threads may read it.
+//! One thread copies, granule by granule. Threads that handle the faults of children wait for the
+//! granules that they need, and the copy takes these granules first. A granule whose copy has ended
+//! is never written again, so any number of threads may read it.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -26,16 +26,16 @@ use crate::checkpoint::handover::UnnamedFile;
 use crate::checkpoint::sink::Sink;
 use crate::checkpoint::vm::Vm;
 
-/// Nothing was put to the granule yet.
+/// No bytes of the granule were put yet.
 const EMPTY: u8 = 0;
-/// Some bytes were put.
+/// Some bytes of the granule were put.
 const PART: u8 = 1;
-/// The copy has ended, and all bytes are zero.
+/// The copy of the granule has ended, and all bytes are zero.
 const ZERO: u8 = 2;
-/// The copy has ended.
+/// The copy of the granule has ended.
 const DATA: u8 = 3;
 
-/// The longest wait of the copy for the restores.
+/// The longest time that the copy waits for the restores.
 const LONGEST_REST: Duration = Duration::from_millis(100);
 
 /// Memory that is being copied.
@@ -44,17 +44,18 @@ pub(crate) struct Preserved {
     map: MmapRaw,
     bytes: u64,
     granules: Vec<CopiedGranule>,
-    /// True if a granule is wanted, so that the copy need not take the lock to know.
+    /// True if a reader wants a granule, so that the copy need not lock to know this.
     is_wanted: AtomicBool,
     readers: Mutex<Readers>,
-    /// Rung when a granule is wanted, and when all children are restored.
+    /// Signalled when a reader wants a granule, and when all children are restored.
     bell: OwnedFd,
-    /// Rung when a granule has ended, when the state is there, and when the copy has failed.
+    /// Notified when the copy of a granule has ended, when the state exists, and when the copy has
+    /// failed.
     arrived: Condvar,
     state: UnnamedFile,
 }
 
-/// A granule: its offsets, and how far its copy is.
+/// A granule: its offsets, and the state of its copy.
 #[derive(Debug)]
 struct CopiedGranule {
     offsets: Range<u64>,
@@ -64,22 +65,22 @@ struct CopiedGranule {
 #[derive(Debug, Default)]
 struct Readers {
     wanted: VecDeque<usize>,
-    /// Since when children can be restored.
+    /// The time since which children can be restored.
     begun: Option<Instant>,
-    /// Children that are not restored yet.
+    /// The number of children that are not restored yet.
     restoring: usize,
     has_failed: bool,
 }
 
 impl Readers {
-    /// Returns whether children are being restored, and have not been for long.
+    /// Returns true if children are being restored, and the restores began only a short time ago.
     fn should_have_cpus(&self) -> bool {
         self.restoring > 0 && self.begun.is_some_and(|begun| begun.elapsed() < LONGEST_REST)
     }
 }
 
 impl Preserved {
-    /// Room for the memory of a VM. It takes memory only when bytes are put.
+    /// Reserves addresses for the memory of a VM. Memory is used only when bytes are put.
     pub(crate) fn new(vm: &Vm) -> io::Result<Self> {
         let part = |offsets| CopiedGranule { offsets, copy: AtomicU8::new(EMPTY) };
         let parts = granules(&vm.regions).map(|granule| part(granule.offsets()));
@@ -105,8 +106,8 @@ impl Preserved {
         })
     }
 
-    /// Waits until children can be restored; the path of the VM's state. `None` if the fork has
-    /// failed.
+    /// Waits until children can be restored, and returns the path of the VM's state. `None` if the
+    /// fork has failed.
     pub(crate) fn await_state(&self) -> Option<&Path> {
         let is_waiting = |readers: &mut Readers| readers.begun.is_none() && !readers.has_failed;
         let readers = self.arrived.wait_while(self.lock(), is_waiting);
@@ -114,12 +115,12 @@ impl Preserved {
         readers.begun.map(|_| self.state.path())
     }
 
-    /// `count` children are going to be restored.
+    /// Announces that `count` children will be restored.
     pub(crate) fn await_children(&self, count: usize) {
         self.lock().restoring = count;
     }
 
-    /// Notes that a child is restored.
+    /// Records that a child is restored.
     pub(crate) fn restored(&self) {
         let mut readers = self.lock();
         readers.restoring -= 1;
@@ -132,7 +133,7 @@ impl Preserved {
         let _ = write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    /// Has all readers give up that wait, and that will.
+    /// Makes all readers give up, those that wait now and those that will wait.
     pub(crate) fn fail(&self) {
         self.lock().has_failed = true;
         self.arrived.notify_all();
@@ -142,12 +143,12 @@ impl Preserved {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The granule of an offset. Granules ascend, and there is no gap between them.
+    /// Returns the granule of an offset. Granules ascend, and there is no gap between them.
     fn granule_at(&self, offset: u64) -> usize {
         self.granules.partition_point(|part| part.offsets.end <= offset)
     }
 
-    /// Granules of a range, which lies in the memory.
+    /// Returns the granules of a range, which must lie in the memory.
     fn granules_of(&self, range: &Range<u64>) -> io::Result<Range<usize>> {
         if range.start >= range.end || range.end > self.bytes {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -155,7 +156,7 @@ impl Preserved {
         Ok(self.granule_at(range.start)..self.granule_at(range.end - 1) + 1)
     }
 
-    /// Waits for a granule. Whether it has data.
+    /// Waits for a granule. Returns true if it has data.
     fn await_granule(&self, index: usize) -> io::Result<bool> {
         let copy = &self.granules[index].copy;
         let is_copied = || copy.load(Ordering::Acquire) >= ZERO;

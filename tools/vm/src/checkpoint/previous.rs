@@ -1,8 +1,8 @@
-//! Checkpoints that a delta follows on: a folder with all memory, and folders with deltas since.
+//! Checkpoints on which a delta follows: a folder with all memory, and folders with deltas since.
 //!
-//! A memory file names no state, because it is a stock snapshot's. But the state of the VM's
-//! devices in the file beside it is of the same moment, and never the same twice: it has the
-//! registers and clocks. So a hash of it is the name of the state.
+//! A memory file does not name its state, because it is a stock snapshot's. But the file beside it
+//! contains the state of the VM's devices at the same moment. This state never repeats, because it
+//! contains the registers and clocks. So a hash of it is the ID of the memory's state.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,12 @@ use hugekit_sys::input;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::output::{OutputKind, STATE};
 
-/// Bytes that the state of a VM's devices has at most: Firecracker's has some ten thousand.
+/// The highest length of the state of a VM's devices in bytes. Firecracker's has some ten thousand
+/// bytes.
 const LONGEST_STATE: u64 = 64 << 20;
 
-/// The state that a memory file is of, if it is the file `memory` of a checkpoint's folder: deltas of
-/// later checkpoints begin with this state. `None` if it is another file.
+/// Returns the ID of the state of a memory file, if the file is `memory` in a checkpoint's folder.
+/// Deltas of later checkpoints begin with this state. `None` for other files.
 #[must_use]
 pub fn state_of(memory: &Path) -> Option<StateId> {
     let is_memory = memory.file_name().is_some_and(|name| name == OutputKind::Full.file_name());
@@ -27,7 +28,7 @@ pub fn state_of(memory: &Path) -> Option<StateId> {
     StateId::from_bytes(*hash.as_bytes().first_chunk()?).ok()
 }
 
-/// The chain of these checkpoints, the oldest first; `None` if there are none.
+/// Returns the chain of these checkpoints, beginning with the oldest; `None` if there are none.
 pub(crate) fn chain(folders: &[PathBuf], bytes: u64) -> Result<Option<Chain>, CheckpointError> {
     let Some(first) = folders.first() else { return Ok(None) };
     let mut deltas: Vec<File> = Vec::new();

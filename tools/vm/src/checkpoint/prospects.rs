@@ -1,4 +1,5 @@
-//! Whether a VM can be saved and put on huge pages, found out without a change of anything.
+//! Prospects of a VM: if it can be saved, and if it can be put on huge pages. Nothing is changed to
+//! find this out.
 
 use std::io;
 
@@ -13,30 +14,31 @@ use crate::vmm::Process;
 use crate::vmm::kept_layout;
 use crate::vmm::mappings::{is_served, mappings_of};
 
-/// A VMM's descriptor for its VM, as the kernel names it.
+/// A VMM's descriptor of its VM, as the kernel names it.
 const KVM: &str = "anon_inode:kvm-vm";
 
 /// The prospects of a running VM.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct VmProspects {
-    /// The reason why `hugekit checkpoint` and `hugekit fork` would refuse it, if they would.
+    /// The error that `hugekit checkpoint` and `hugekit fork` would return, if they would refuse
+    /// the VM.
     pub save: Result<(), CheckpointError>,
-    /// True if the VM keeps its layout, which its pager has handed over. Otherwise the layout must follow from the VM's
-    /// size.
+    /// True if the VM keeps the layout that its pager has handed over. Otherwise the layout must be
+    /// derived from the VM's size.
     pub keeps_layout: bool,
-    /// The reason why its memory cannot be put on huge pages, if it cannot.
+    /// The reason why the VM's memory cannot be put on huge pages, if it cannot.
     pub huge_pages: Result<(), NoHugePages>,
 }
 
-/// The reason why memory of a VM stays on base pages.
+/// The reason why the memory of a VM stays on base pages.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoHugePages {
-    /// The VMM or a parent of it has switched them off by `PR_SET_THP_DISABLE`.
+    /// The VMM, or a parent of it, has disabled huge pages by `PR_SET_THP_DISABLE`.
     #[error("transparent huge pages are switched off for the VMM (PR_SET_THP_DISABLE)")]
     SwitchedOff,
-    /// The kernel does not let this process collapse memory of another one.
+    /// The kernel does not let this process collapse memory of another process.
     #[error("process_madvise is refused")]
     Refused(#[source] io::Error),
 }
@@ -53,10 +55,11 @@ impl NoHugePages {
 }
 
 impl VmProspects {
-    /// Examines a process; `None` if it has no VM, or if this process may not look at its descriptors.
+    /// Inspects a process. `None` if the process has no VM, or if this process may not inspect its
+    /// descriptors.
     ///
     /// # Errors
-    /// The process has ended.
+    /// An error if the process has ended.
     pub fn of(pid: i32) -> io::Result<Option<Self>> {
         let mut process = Process::running(pid)?;
         let links = process.links().unwrap_or_default();

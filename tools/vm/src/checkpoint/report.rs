@@ -1,4 +1,4 @@
-//! What a checkpoint took.
+//! The costs of a checkpoint.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,42 +10,44 @@ use serde::Serialize;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Way {
-    /// Protected in the pause, and copied while the VM ran.
+    /// The memory was protected in the pause, and copied while the VM ran.
     WriteProtected,
-    /// By Firecracker in the pause, because this version does not save its state alone.
+    /// Firecracker saved the memory in the pause, because this version does not save its state
+    /// separately.
     StockSnapshot,
 }
 
-/// A checkpoint that is complete. Times are in milliseconds.
+/// The costs of a complete checkpoint. Times are in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct CheckpointReport {
     /// The way in which the memory was saved.
     pub way: Way,
-    /// Between the request to pause the VM and the answer that it runs again; 0 if it was paused
-    /// before.
+    /// The time between the request to pause the VM and the answer that it runs again; 0 if the VM
+    /// was paused before.
     pub paused_ms: f64,
-    /// Milliseconds of the pause in which the memory was protected.
+    /// The part of the pause in which the memory was protected.
     pub protect_ms: f64,
-    /// Before the pause, memory that was put on huge pages: time.
+    /// The time before the pause in which memory was put on huge pages.
     pub collapse_ms: f64,
-    /// Before the pause, memory that was put on huge pages: bytes.
+    /// Bytes that were put on huge pages before the pause.
     pub collapsed_bytes: u64,
-    /// From the start until the output is complete and on its disk.
+    /// The time from the start until the output is complete and on its disk.
     pub complete_ms: f64,
     /// Bytes of the VM's memory.
     pub memory_bytes: u64,
-    /// Bytes of it that were read: those that are there, and may have changed.
+    /// Bytes of the VM's memory that were read: bytes that are present and may have changed.
     pub read_bytes: u64,
-    /// Bytes of it that were copied: all others are zero, or in a delta, as they were.
+    /// Bytes of the VM's memory that were copied. All other bytes are zero, or in a delta
+    /// unchanged.
     pub copied_bytes: u64,
-    /// Bytes of the delta, if it is one.
+    /// Bytes of the delta; `None` if the checkpoint is not a delta.
     pub delta_bytes: Option<u64>,
     /// Accesses of the running VM that waited for a copy.
     pub faults: u64,
-    /// The longest time in which such an access was answered.
+    /// The longest time until such an access was handled.
     pub longest_fault_ms: f64,
-    /// Disks that the VM writes, and that are not in the output.
+    /// Disks that the VM writes and that are not in the output.
     pub unsaved: Vec<String>,
 }
 

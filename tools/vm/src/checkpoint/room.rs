@@ -1,4 +1,4 @@
-//! The folder of a fork: one socket, at which the children's VMMs ask for their memory.
+//! The folder of a fork. It contains one socket, at which the children's VMMs request their memory.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -15,7 +15,7 @@ pub(crate) struct PlannedRoom {
     planned: Planned,
 }
 
-/// A folder that only this user enters. It is removed when this is dropped.
+/// A folder that only this user may enter. A drop removes the folder.
 #[derive(Debug)]
 pub(crate) struct Room {
     socket: PathBuf,

@@ -19,13 +19,14 @@ use crate::checkpoint::vm::Vm;
 use crate::devices::DisksInPause;
 use crate::vmm::{Control, Request};
 
-/// The most moments that are chosen. Each one but the last was spoilt by a write of the VM's devices.
+/// The highest number of moments that are tried. A write of the VM's devices spoils a moment.
 const TRIES: u32 = 8;
 
 /// The longest wait for the end of a VMM that does not answer any more.
 const ENDING: Duration = Duration::from_millis(500);
 
-/// The save of one moment of a VM: all that it needs is allocated before the pause. `copying.rs` has the copy.
+/// The save of one moment of a VM. Everything that it needs is allocated before the pause.
+/// `copying.rs` contains the copy.
 #[derive(Debug)]
 pub(crate) struct Saving<'a> {
     pub(crate) tracked: &'a mut TrackedVm,
@@ -33,16 +34,16 @@ pub(crate) struct Saving<'a> {
     pub(crate) sink: &'a dyn Sink,
     guard: &'a Guard,
     handover: &'a Handover,
-    /// True if the VM ran before. Otherwise it stays paused.
+    /// True if the VM ran before. Otherwise the VM stays paused.
     is_running: bool,
     /// Disks that are copied in the pause.
     disks: Option<&'a DisksInPause<'a>>,
     pub(crate) buffer: Vec<u8>,
-    /// True if memory was released before the moment that is saved: the moment has to be chosen again.
+    /// True if memory was released before the saved moment, so another moment must be chosen.
     pub(crate) is_opened: bool,
-    /// True if memory was released for a device when the moment may have come already.
+    /// True if memory was released for a device when the moment may already have passed.
     pub(crate) is_unsure: bool,
-    /// The time that the next device is given for its write.
+    /// The time that the next device gets for a write.
     pub(crate) time_to_write: Duration,
     pub(crate) progress: Progress,
 }
@@ -50,7 +51,7 @@ pub(crate) struct Saving<'a> {
 pub(crate) struct Saved {
     pub(crate) way: Way,
     pub(crate) state: Vec<u8>,
-    /// The time of the moment: whatever is newer is of another one.
+    /// The time of the moment. Files with a later time are of another moment.
     pub(crate) moment: SystemTime,
     pub(crate) pause: Duration,
     pub(crate) protect: Duration,
@@ -93,7 +94,7 @@ impl<'a> Saving<'a> {
         &self.tracked.vm
     }
 
-    /// Pauses the VM, saves it, and has it run. After an error the VM is as it was.
+    /// Pauses the VM, saves it, and resumes it. After an error the VM is as it was before.
     pub(crate) fn save(mut self) -> Result<Saved, CheckpointError> {
         match self.save_moment() {
             Ok(saved) => {
@@ -123,11 +124,12 @@ impl<'a> Saving<'a> {
         Ok(Saved { way, state, moment, pause, protect, progress })
     }
 
-    /// Protects the memory at the moment at which the VMM saves the state; `None` if this
-    /// VMM does not save the state alone. Also returns how long the protection took.
+    /// Protects the memory at the moment at which the VMM saves the state. `None` if this VMM does
+    /// not save the state separately. Also returns the time that the protection took.
     ///
-    /// Devices may write to memory before the VMM saves their state. Such a write belongs to the moment, which is
-    /// later. If writes go on, or if memory is given back, a later moment is chosen.
+    /// Devices may write to memory before the VMM saves their state. Such a write belongs to the
+    /// moment, which is later. If writes continue, or if memory is released, a later moment is
+    /// chosen.
     fn freeze(
         &mut self,
         state: &HandedFile<'_>,
@@ -147,7 +149,7 @@ impl<'a> Saving<'a> {
         Err(CheckpointError::Restless)
     }
 
-    /// Copies disks, and has the VM run; how long it was paused.
+    /// Copies disks, and resumes the VM. Returns the length of the pause.
     fn end_pause(&mut self, since: Instant) -> Result<Duration, CheckpointError> {
         if let Some(disks) = self.disks {
             disks.copy()?;
@@ -167,7 +169,7 @@ impl<'a> Saving<'a> {
         Ok(pause)
     }
 
-    /// Has the VMM save the memory, too, into memory.
+    /// Makes the VMM save the memory, too, into a file in memory.
     fn save_by_stock(
         &mut self,
         state: &HandedFile<'_>,
@@ -196,7 +198,8 @@ impl<'a> Saving<'a> {
         Ok(Saved { way, state, moment, pause, protect, progress })
     }
 
-    /// Checks that no guard has released the memory meanwhile, so that bytes of a later moment were copied.
+    /// Checks that no guard has released the memory meanwhile, so that no bytes of a later moment
+    /// were copied.
     fn check_held(&self) -> Result<(), CheckpointError> {
         if self.guard.has_released() { Err(CheckpointError::Stopped) } else { Ok(()) }
     }
@@ -209,7 +212,8 @@ impl<'a> Saving<'a> {
         self.handover.file(name).map_err(|source| self.sink.refused(source))
     }
 
-    /// Leaves the VM as it was. Says that it has ended if that is why.
+    /// Restores the former state of the VM. If the VMM has ended, returns an error with this
+    /// reason.
     fn give_up(&mut self, error: CheckpointError) -> CheckpointError {
         let _ = self.tracked.release_all();
         if self.is_running {
@@ -226,7 +230,7 @@ impl<'a> Saving<'a> {
     }
 }
 
-/// Copies a file without its holes. Returns the bytes.
+/// Copies a file without its holes. Returns the number of copied bytes.
 fn copy_data(from: &File, sink: &dyn Sink) -> io::Result<u64> {
     let piece = if sink.wants_whole_granules() { HUGE_PAGE_BYTES } else { PIECE };
     let (mut left, mut copied, mut buffer) = (0..from.metadata()?.len(), 0, vec![0; piece]);

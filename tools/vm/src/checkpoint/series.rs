@@ -1,5 +1,5 @@
-//! Checkpoints of a VM at an interval. Each one reads only memory that was written since the one
-//! before.
+//! A series of checkpoints of a VM at an interval. Each checkpoint reads only memory that was
+//! written since the previous one.
 
 use std::fs;
 use std::os::fd::BorrowedFd;
@@ -12,21 +12,21 @@ use crate::checkpoint::options::{CheckpointOptions, SeriesOptions};
 use crate::checkpoint::report::CheckpointReport;
 use crate::checkpoint::tracked_vm::Afterwards;
 
-/// Saves a running VM again and again: into the folders `000001`, `000002` and so on of the output's
-/// folder. The first one has all memory, and those after it the changes: unless `previous` names
-/// checkpoints that the first one follows on.
+/// Saves a running VM repeatedly, into the folders `000001`, `000002` and so on of the output's
+/// folder. The first checkpoint contains all memory, and later checkpoints contain the changes. If
+/// `previous` names checkpoints, the first checkpoint of the series follows on them.
 ///
-/// Between two checkpoints, memory that the VM does not write stays protected. The next checkpoint
-/// does not read it. The first write to each 2 MiB waits until the protection is taken away.
-/// The time for that is measured by `hugekit lab checkpoint`.
+/// Between two checkpoints, memory that the VM does not write stays protected, and the next
+/// checkpoint does not read it. The first write to each 2 MiB waits until the protection is lifted.
+/// `hugekit lab checkpoint` measures this time.
 ///
-/// Tells `each` folder when it is complete. The VM's writes wait while `each` runs. Returns when
-/// `stop` becomes readable, or after [`count`](SeriesOptions::count) checkpoints. All memory is the
-/// VM's own then.
+/// Calls `each` for every complete folder. The VM's writes wait while `each` runs. Returns when
+/// `stop` becomes readable, or after [`count`](SeriesOptions::count) checkpoints. No memory is
+/// protected after the return.
 ///
 /// # Errors
-/// [`CheckpointError`], also [`Ended`](CheckpointError::Ended) if the VM ends first. The VM then
-/// runs on if it ran before. Complete folders stay.
+/// [`CheckpointError`], for example [`Ended`](CheckpointError::Ended) if the VM ends. The VM
+/// continues to run if it ran before. Complete folders stay.
 pub fn checkpoint_series(
     options: &CheckpointOptions,
     series: &SeriesOptions,
@@ -57,7 +57,7 @@ pub fn checkpoint_series(
     Ok(())
 }
 
-/// A folder for folders, which is empty.
+/// Makes a folder for the checkpoints, or checks that it is empty.
 fn make_folder(path: &Path) -> Result<(), CheckpointError> {
     let refused = |source| CheckpointError::Output { path: path.to_owned(), source };
     fs::create_dir_all(path).map_err(refused)?;

@@ -1,4 +1,4 @@
-//! Whether there is memory for children, before the VM is paused for them.
+//! Checks that there is memory for children, before the VM is paused for them.
 
 use hugekit_machine::Root;
 use hugekit_machine::available::Available;
@@ -9,8 +9,8 @@ use crate::checkpoint::granules::HUGE;
 use crate::checkpoint::once::used;
 use crate::checkpoint::vm::Vm;
 
-/// Refuses children for whom memory is short: the kernel would end processes instead. If the kernel
-/// does not say how much is available, no children are refused.
+/// Refuses children if memory is short, because the kernel would end processes instead. If the
+/// kernel does not report the available memory, no children are refused.
 pub(crate) fn check(vm: &Vm, children: usize) -> Result<(), ForkError> {
     let count = children as u64;
     let used = used(vm)?.iter().map(|range| range.end - range.start).sum::<u64>();
@@ -22,7 +22,7 @@ pub(crate) fn check(vm: &Vm, children: usize) -> Result<(), ForkError> {
     check_copies(children, needed)
 }
 
-/// Refuses children whose memory does not fit into the machine and this process's control group.
+/// Refuses children if their memory does not fit into the machine and this process's control group.
 pub(crate) fn check_copies(children: usize, needed: u64) -> Result<(), ForkError> {
     let own = rustix::process::getpid().as_raw_pid();
     check_bytes(children, needed, Available::read(&Root::default(), &[own]))

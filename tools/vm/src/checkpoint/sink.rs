@@ -1,4 +1,5 @@
-//! Where the memory of a VM is copied to: a file, a delta, or memory that children are restored from.
+//! Destinations of a copy of a VM's memory: a file, a delta, or memory from which children are
+//! restored.
 
 use std::fmt::Debug;
 use std::io;
@@ -7,29 +8,32 @@ use std::os::fd::BorrowedFd;
 
 use crate::checkpoint::error::CheckpointError;
 
-/// Bytes that are zero until they are put. One thread copies.
+/// A destination of a copy. Bytes are zero until they are put. One thread copies.
 pub(crate) trait Sink: Debug {
-    /// Bytes that were put so far are of a moment that is not saved: all bytes are zero again.
+    /// Discards all bytes, because they are of a moment that is not saved: all bytes are zero
+    /// again.
     fn restart(&self) -> io::Result<()>;
 
-    /// The state of the devices is saved, and the VM runs again. Memory may have been put before.
+    /// Called when the state of the devices is saved and the VM runs again. Memory may have been
+    /// put before.
     fn begin(&self, _state: &[u8]) -> io::Result<()> {
         Ok(())
     }
 
-    /// It is the turn of these offsets, which follow on those before. Their bytes were put already,
-    /// or are put next.
+    /// Begins the turn of these offsets, which follow on the offsets before. Their bytes were put
+    /// already, or are put next.
     fn turn(&self, _offsets: &Range<u64>) -> io::Result<()> {
         Ok(())
     }
 
-    /// These offsets, which follow on those before, are as they were in the state before.
+    /// Skips these offsets, which follow on the offsets before. They are unchanged since the
+    /// previous state.
     fn skip(&self, _offsets: &Range<u64>) -> io::Result<()> {
         Ok(())
     }
 
-    /// Returns true if a granule with other bytes than zeroes should be put in one piece: a file system makes one huge
-    /// page of its cache of that.
+    /// Returns true if a granule with bytes other than zero should be put in one piece, so that a
+    /// file system makes one huge page of its cache.
     fn wants_whole_granules(&self) -> bool {
         false
     }
@@ -37,17 +41,17 @@ pub(crate) trait Sink: Debug {
     /// Puts bytes at an offset of the VM's memory. Bytes of later turns may come early.
     fn put(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// All bytes of a granule were put.
+    /// Ends a granule: all of its bytes were put.
     fn end(&self, _granule: usize) {}
 
-    /// A granule that a reader waits for.
+    /// Returns a granule that a reader waits for.
     fn wanted(&self) -> Option<usize> {
         None
     }
 
-    /// While children are being restored, nothing should be copied that no reader waits for: they need
-    /// the CPUs. The descriptor is readable as soon as a granule is wanted. Rings before this call are
-    /// forgotten.
+    /// Returns a descriptor while children are being restored. The copy should then only copy
+    /// granules that a reader waits for, because the restores need the CPUs. The descriptor is
+    /// readable as soon as a reader wants a granule. Signals before this call are forgotten.
     fn rest(&self) -> Option<BorrowedFd<'_>> {
         None
     }

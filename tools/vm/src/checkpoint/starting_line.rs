@@ -1,5 +1,5 @@
-//! Children start together: when all of them are restored, paused, and have devices of their own. So no child has run if
-//! another one lacks a device.
+//! A common start of children: all of them are restored, paused, and have devices of their own
+//! before one runs. So no child has run if another child lacks a device.
 
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,13 +11,13 @@ use crate::checkpoint::growing::ChildNews;
 use crate::devices::{Host, NewDisks};
 use crate::vmm::LoadMemory;
 
-/// The line. Each child has a thread.
+/// The starting line. Each child has a thread.
 #[derive(Debug)]
 pub(crate) struct StartingLine<'a> {
     /// The VMMs of the children, in the order of their numbers.
     hosts: &'a [Host],
     disks: &'a NewDisks,
-    /// True if children run then.
+    /// True if the children run after the start.
     resume: bool,
     line: Mutex<Line>,
     changed: Condvar,
@@ -25,9 +25,9 @@ pub(crate) struct StartingLine<'a> {
 
 #[derive(Debug, Default)]
 struct Line {
-    /// True when the first child has made ready what the others need.
+    /// True when the first child has prepared everything that the others need.
     is_prepared: bool,
-    /// Children at the line.
+    /// The number of children at the line.
     ready: usize,
     has_failed: bool,
 }
@@ -41,13 +41,13 @@ impl<'a> StartingLine<'a> {
         self.disks
     }
 
-    /// Notes that nothing is left that the first child has to make ready.
+    /// Records that the first child has nothing more to prepare.
     pub(crate) fn prepared(&self) {
         self.change(|line| line.is_prepared = true);
     }
 
-    /// Restores a child. The first one prepares for all when it is restored, and the others wait for that; `None` if
-    /// another one has failed.
+    /// Restores a child. The first child, once restored, prepares for all, and the others wait for
+    /// this. `None` if another child has failed.
     pub(crate) fn start(
         &self,
         child: &Child<'_>,
@@ -78,7 +78,7 @@ impl<'a> StartingLine<'a> {
         Some(started.map_or_else(ChildNews::Failed, restored))
     }
 
-    /// Has all that wait give up.
+    /// Makes all waiting threads give up.
     pub(crate) fn fail(&self) {
         self.change(|line| line.has_failed = true);
     }
@@ -88,7 +88,7 @@ impl<'a> StartingLine<'a> {
         self.changed.notify_all();
     }
 
-    /// Waits; whether none has failed.
+    /// Waits. Returns true if no child has failed.
     fn wait(&self, has_come: impl Fn(&Line) -> bool) -> bool {
         let is_waiting = |line: &mut Line| !has_come(line) && !line.has_failed;
         let waited = self.changed.wait_while(self.lock(), is_waiting);

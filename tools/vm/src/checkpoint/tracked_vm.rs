@@ -1,8 +1,9 @@
-//! A VM, and which of its memory may differ from the moment that was saved last: all granules that are not protected.
+//! A VM with a record of the memory that may differ from the moment that was saved last: all
+//! granules that are not protected.
 //!
-//! A granule that is protected is as it was at that moment. The first access that would change it releases it: the VM
-//! then writes to it as to any memory, and the next checkpoint reads it. So protected memory only becomes less until it
-//! is protected again.
+//! A protected granule equals that moment. The first access that would change it releases it. The
+//! VM then writes to it as to any memory, and the next checkpoint reads it. So the amount of
+//! protected memory only falls until memory is protected again.
 
 use std::time::Duration;
 
@@ -15,22 +16,23 @@ use crate::checkpoint::granules::Granules;
 use crate::checkpoint::vm::Vm;
 use crate::vmm::Message;
 
-/// The longest time between two looks whether another thread has acted.
+/// The longest time between two checks for actions of another thread.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The most tries to protect the memory of a VM that gives memory back meanwhile.
+/// The highest number of attempts to protect the memory of a VM that releases memory meanwhile.
 const PROTECT_TRIES: u32 = 100;
 
-/// The protection that a checkpoint leaves.
+/// The protection that a checkpoint leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Afterwards {
-    /// Nothing: memory is released when it is copied.
+    /// No protection: memory is released when it is copied.
     Released,
-    /// All memory that the VM has not written since: another checkpoint follows.
+    /// All memory that the VM has not written since stays protected, because another checkpoint
+    /// follows.
     Protected,
 }
 
-/// A VM whose writes are noted.
+/// A VM whose writes are recorded.
 #[derive(Debug)]
 pub(crate) struct TrackedVm {
     pub(crate) vm: Vm,
@@ -41,7 +43,7 @@ pub(crate) struct TrackedVm {
 }
 
 impl TrackedVm {
-    /// Nothing is saved yet, so all memory counts as written.
+    /// Makes the record of a VM that was never saved, so all memory counts as written.
     pub(crate) fn new(vm: Vm, afterwards: Afterwards) -> Self {
         let granules = Granules::of(&vm.regions);
         let states = vec![GranuleState::NEW; granules.len()];
@@ -56,17 +58,17 @@ impl TrackedVm {
         self.states.iter().any(|state| matches!(state, GranuleState::Copied { .. }))
     }
 
-    /// Something happens to a granule.
+    /// Records an event of a granule.
     pub(crate) fn note(&mut self, index: usize, event: GranuleEvent) {
         self.states[index] = self.states[index].after(event);
     }
 
-    /// Something happens to all granules.
+    /// Records an event of all granules.
     pub(crate) fn note_all(&mut self, event: GranuleEvent) {
         self.states.iter_mut().for_each(|state| *state = state.after(event));
     }
 
-    /// Protects all memory: a moment is about to be chosen.
+    /// Protects all memory, because a moment is about to be chosen.
     pub(crate) fn protect(&mut self) -> Result<(), CheckpointError> {
         for _ in 0..PROTECT_TRIES {
             self.note_all(GranuleEvent::Protect);
@@ -78,13 +80,13 @@ impl TrackedVm {
         Err(CheckpointError::Restless)
     }
 
-    /// Leaves a granule to the VM, and wakes who waits for it.
+    /// Leaves a granule to the VM, and wakes the threads that wait for it.
     pub(crate) fn release(&mut self, index: usize) -> Result<(), CheckpointError> {
         self.note(index, GranuleEvent::Release);
         self.vm.release(&self.granules[index].addresses)
     }
 
-    /// Protects a granule again. Returns `false` if a thread of the VM gives memory back.
+    /// Protects a granule again. Returns `false` if a thread of the VM is releasing memory.
     pub(crate) fn protect_one(&mut self, index: usize) -> Result<bool, CheckpointError> {
         let is_protected = self.vm.protect_addresses(&self.granules[index].addresses)?;
         if is_protected {
@@ -100,7 +102,7 @@ impl TrackedVm {
         self.settle()
     }
 
-    /// Reads all messages of the VM, and releases the granules that they name.
+    /// Reads all messages of the VM, and releases the granules in them.
     pub(crate) fn note_writes(&mut self) -> Result<(), CheckpointError> {
         let Self { vm, granules, states, .. } = self;
         while let Some(message) = vm.read_message()? {
@@ -109,8 +111,8 @@ impl TrackedVm {
         Ok(())
     }
 
-    /// Notes writes while another thread acts: the VM may have to write before it answers. If nothing is protected, this
-    /// thread acts.
+    /// Records writes while another thread acts, because the VM may have to write before it
+    /// answers. If nothing is protected, this thread acts.
     pub(crate) fn note_writes_while<T: Send>(
         &mut self,
         act: impl FnOnce() -> Result<T, CheckpointError> + Send,
@@ -133,14 +135,14 @@ impl TrackedVm {
         })
     }
 
-    /// Notes writes until no thread of the VM waits that gives memory back.
+    /// Records writes until no thread of the VM that releases memory waits.
     pub(crate) fn settle(&mut self) -> Result<(), CheckpointError> {
         let Self { vm, granules, states, .. } = self;
         vm.settle(&mut |message| answer(vm, granules, states, &message))
     }
 }
 
-/// Releases the granules that a message names.
+/// Releases the granules in a message.
 fn answer(
     vm: &Vm,
     granules: &Granules,

@@ -1,4 +1,4 @@
-//! A VM that runs, from outside: its process, its userfaultfd, and the mappings of its memory.
+//! A running VM, seen from outside: its process, its userfaultfd, and the mappings of its memory.
 
 use std::fs::File;
 use std::io;
@@ -20,10 +20,10 @@ use rustix::io::Errno;
 
 const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 
-/// The longest wait for a thread of the VM that gives memory back.
+/// The longest wait for a thread of the VM that releases memory.
 const SETTLE: Duration = Duration::from_secs(10);
 
-/// Addresses that no process has registered: no file or memory is ever mapped at the first page.
+/// Addresses that no process has registered, because nothing is ever mapped at the first page.
 const NOWHERE: Range<u64> = 0..4096;
 
 /// A VM that only one process saves at a time: [`find`](Self::find) claims it.
@@ -31,7 +31,7 @@ const NOWHERE: Range<u64> = 0..4096;
 pub(crate) struct Vm {
     pub(crate) process: Process,
     pub(crate) faults: Userfaultfd,
-    /// Counts the faults that wait to be read.
+    /// The file that counts the faults that wait to be read.
     counts: File,
     pub(crate) pages: Pages,
     pub(crate) regions: Vec<Region>,
@@ -60,7 +60,7 @@ impl Vm {
         self.process.pid()
     }
 
-    /// Bytes of its memory.
+    /// Returns the length of the VM's memory in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.regions.iter().map(|region| region.len).sum()
     }
@@ -70,8 +70,8 @@ impl Vm {
         mappings_of(pid).map_err(|source| CheckpointError::Process { pid, source })
     }
 
-    /// Releases memory that an earlier checkpoint has protected, and that was killed together with
-    /// its guard. No other process protects memory of a VM that this one has claimed.
+    /// Releases memory that an earlier checkpoint protected before it was killed together with its
+    /// guard. No other process protects memory of a VM that this process has claimed.
     fn release_left(&self) -> Result<(), CheckpointError> {
         let mappings = self.mappings()?;
         let left = mappings.iter().filter(|mapping| is_protected(mapping));
@@ -113,9 +113,9 @@ impl Vm {
         Ok(())
     }
 
-    /// Has the userfaultfd serve first accesses and writes in all memory, which all wait from now
-    /// on. Returns `false` if a thread of the VM gives memory back: its message has to be read
-    /// before.
+    /// Makes the userfaultfd handle first accesses and writes in all memory. All of them wait from
+    /// now on. Returns `false` if a thread of the VM is releasing memory: its message must be read
+    /// first.
     pub(crate) fn protect(&self) -> Result<bool, CheckpointError> {
         for region in &self.regions {
             if !self.protect_addresses(&region.addresses())? {
@@ -125,7 +125,7 @@ impl Vm {
         Ok(true)
     }
 
-    /// The same for a part of the memory.
+    /// Like [`protect`](Self::protect), for a part of the memory.
     pub(crate) fn protect_addresses(
         &self,
         addresses: &Range<u64>,
@@ -140,22 +140,23 @@ impl Vm {
         }
     }
 
-    /// Leaves addresses to the kernel, and wakes who waits there.
+    /// Leaves addresses to the kernel, and wakes the threads that wait there.
     pub(crate) fn release(&self, addresses: &Range<u64>) -> Result<(), CheckpointError> {
         self.faults.unregister(addresses).map_err(|errno| self.refused("release", errno.into()))
     }
 
-    /// Leaves all memory to the kernel. Threads that give memory back may still wait: [`settle`](Self::settle).
+    /// Leaves all memory to the kernel. Threads that release memory may still wait:
+    /// [`settle`](Self::settle).
     pub(crate) fn release_regions(&self) -> Result<(), CheckpointError> {
         self.regions.iter().try_for_each(|region| self.release(&region.addresses()))
     }
 
-    /// Returns whether a thread of the VM waits until its message is read that it gives memory back.
+    /// Returns true if a thread of the VM that releases memory waits until its message is read.
     pub(crate) fn gives_memory_back(&self) -> bool {
         self.faults.is_changing(&NOWHERE)
     }
 
-    /// Reads messages until no thread of the VM waits for that.
+    /// Reads messages until no thread of the VM waits for this.
     pub(crate) fn settle(
         &self,
         each: &mut dyn FnMut(Message) -> Result<(), CheckpointError>,
@@ -171,7 +172,8 @@ impl Vm {
         Ok(())
     }
 
-    /// Faults that were not read yet. The kernel delivers them before other messages.
+    /// Returns the number of faults that were not read yet. The kernel delivers faults before other
+    /// messages.
     pub(crate) fn waiting_faults(&self) -> Result<u64, CheckpointError> {
         let mut text = [0; 256];
         let count = self.counts.read_at(&mut text, 0);
@@ -182,7 +184,7 @@ impl Vm {
         waiting.ok_or_else(|| self.refused("watch", io::ErrorKind::InvalidData.into()))
     }
 
-    /// The next message; `None` if there is none.
+    /// Returns the next message; `None` if there is none.
     pub(crate) fn read_message(&self) -> Result<Option<Message>, CheckpointError> {
         let words = [const { AtomicU64::new(0) }; MESSAGE_WORDS];
         let read = self.faults.read(&words);
@@ -194,8 +196,8 @@ impl Vm {
         CheckpointError::Kernel { action, source }
     }
 
-    /// Puts each aligned 2 MiB that is populated as a whole on a huge page: this needs no more
-    /// memory than the VM has. Returns the bytes that were not on one before.
+    /// Puts each aligned, completely populated 2 MiB on a huge page. The VM needs no more memory
+    /// for this. Returns the number of bytes that were not on a huge page before.
     pub(crate) fn collapse(&self) -> Result<u64, CheckpointError> {
         let mut collapsed = 0;
         if self.is_hugetlb {

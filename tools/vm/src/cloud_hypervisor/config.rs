@@ -1,9 +1,9 @@
-//! A VM's configuration, as far as it says how the VMM makes memory. Everything else is kept as it is.
+//! The part of a VM's configuration that determines its memory. Everything else is kept unchanged.
 //!
-//! A restored VM has memory of another kind than its snapshot: a file that the VMM maps shared, or an
-//! image that it maps privately. Some settings are wrong for that, and the VMM refuses the VM or
-//! copies the image. Here each setting is decided: it stays, it changes with a line for the user, or
-//! the snapshot is refused.
+//! A restored VM has another kind of memory than its snapshot: a file that the VMM maps shared, or
+//! an image that it maps privately. Some settings are wrong for such memory: the VMM would refuse
+//! the VM, or copy the image. This file decides about each setting: it stays, it changes with a
+//! line for the user, or the snapshot is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -17,16 +17,16 @@ use crate::devices::{Device, OwnDevices};
 /// The name of the only zone of memory if a VM's configuration names none.
 pub(crate) const DEFAULT_ZONE: &str = "mem0";
 
-/// Lists of devices whose other side maps the guest's memory too.
+/// Lists of devices whose other process maps the guest's memory, too.
 const SHARERS: [&str; 3] = ["fs", "generic_vhost_user", "user_devices"];
 
-/// Lists of devices of which some have another side (`vhost_user`).
+/// Lists in which some devices have another process (`vhost_user`).
 const PERHAPS_SHARERS: [&str; 2] = ["disks", "net"];
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct VmConfig {
     pub memory: MemoryConfig,
-    /// The VMM may open only files that it knows when it makes the VM.
+    /// True if the VMM may open only files that it knows when it makes the VM.
     #[serde(default)]
     landlock_enable: bool,
     #[serde(flatten)]
@@ -60,7 +60,7 @@ pub(crate) struct Zone {
     rest: Map<String, Value>,
 }
 
-/// Settings of all memory or of a zone. A missing one is off.
+/// Settings of all memory or of a zone. A missing setting is off.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 struct Settings {
     #[serde(default)]
@@ -77,14 +77,14 @@ struct Settings {
     reserve: bool,
 }
 
-/// Older versions do not know the setting.
+/// Returns true if a setting is off. Older versions do not know the setting.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_off(setting: &bool) -> bool {
     !setting
 }
 
 impl VmConfig {
-    /// Returns whether the mappings of memory may belong to this zone.
+    /// Returns true if the mappings of memory may belong to this zone.
     pub(crate) fn has_zone(&self, id: &str) -> bool {
         match self.memory.zones() {
             Some(zones) => zones.iter().any(|zone| zone.id == id),
@@ -92,15 +92,15 @@ impl VmConfig {
         }
     }
 
-    /// The file of the user's in which the memory of a zone is, if the VMM maps one shared: it does
-    /// not save this memory.
+    /// Returns the user's file with the memory of a zone, if the VMM maps the file shared. The VMM
+    /// does not save such memory.
     pub(crate) fn shared_file(&self, id: &str) -> Option<&Path> {
         let zone = self.memory.zones()?.iter().find(|zone| zone.id == id)?;
         zone.file.as_deref().filter(|_| zone.settings.shared)
     }
 
-    /// The configuration of a VM whose VMM gets files and maps them shared, whatever the
-    /// configuration says. From the next reboot on, the configuration counts again.
+    /// Returns the configuration of a VM whose VMM gets files and maps them shared, whatever the
+    /// configuration contains. From the next reboot on, the configuration has an effect again.
     pub(crate) fn mapped_shared(&self) -> (Self, Vec<String>) {
         let mut config = self.clone();
         let mut changes = Vec::new();
@@ -113,10 +113,10 @@ impl VmConfig {
         (config, changes)
     }
 
-    /// The configuration of a VM that maps the file at `path` privately.
+    /// Returns the configuration of a VM that maps the file at `path` privately.
     ///
     /// # Errors
-    /// The VM needs memory of another kind.
+    /// [`UnfitMemory`] if the VM needs another kind of memory.
     pub(crate) fn mapped_privately(&self, path: &Path) -> Result<(Self, Vec<String>), UnfitMemory> {
         if self.memory.hotplug_size.is_some() {
             return Err(UnfitMemory::Hotplug);
@@ -143,19 +143,19 @@ impl VmConfig {
         Ok((config, changes))
     }
 
-    /// The devices that use a part of the host.
+    /// Returns the devices that use a part of the host.
     pub(crate) fn devices(&self) -> Vec<Device> {
         devices::all(&self.rest)
     }
 
-    /// The configuration with parts of the host in the place of others.
+    /// Returns the configuration with other parts of the host.
     pub(crate) fn with(&self, own: &OwnDevices) -> Self {
         let mut config = self.clone();
         devices::replace(&mut config.rest, own);
         config
     }
 
-    /// Devices of the VM whose other side must map the guest's memory.
+    /// Returns the devices of the VM whose other process must map the guest's memory.
     fn sharers(&self) -> Option<&'static str> {
         let devices = |name: &str| self.rest.get(name).and_then(Value::as_array);
         let has_other_side =
@@ -170,7 +170,7 @@ impl VmConfig {
 }
 
 impl MemoryConfig {
-    /// The user's zones; `None` if all memory is one zone that the VMM names.
+    /// Returns the user's zones; `None` if all memory is one zone that the VMM names.
     fn zones(&self) -> Option<&[Zone]> {
         self.zones.as_deref().filter(|zones| !zones.is_empty())
     }
@@ -227,8 +227,8 @@ impl Settings {
         }
     }
 
-    /// The settings of memory that is a private mapping of an image. `mergeable` and `reserve` stay,
-    /// and mean the pages that the clone has written.
+    /// Changes the settings to those of a private mapping of an image. `mergeable` and `reserve`
+    /// stay, and apply to the pages that the clone has written.
     fn keep_private(&mut self) {
         let Self { mergeable, reserve, .. } = *self;
         *self = Self { mergeable, reserve, ..Self::default() };

@@ -1,10 +1,11 @@
-//! Devices in the words of Cloud Hypervisor: lists in the configuration of a VM.
+//! Devices of Cloud Hypervisor: lists in the configuration of a VM.
 
 use serde_json::{Map, Value};
 
 use crate::devices::{Device, OwnDevices};
 
-/// The devices of a configuration that use a part of the host. A network device without a tap gets a new one.
+/// Returns the devices of a configuration that use a part of the host. A network device without a
+/// tap gets a new tap.
 pub(crate) fn all(config: &Map<String, Value>) -> Vec<Device> {
     let net = |net: &Value| Some(Device::Net { id: text(net, "id")?, tap: text(net, "tap")? });
     let disk = |disk: &Value| {
@@ -22,7 +23,7 @@ pub(crate) fn all(config: &Map<String, Value>) -> Vec<Device> {
     nets.chain(vsock).chain(disks).collect()
 }
 
-/// Puts parts of the host in the place of those of a configuration, which has these devices.
+/// Replaces parts of the host in a configuration, which must have these devices.
 pub(crate) fn replace(config: &mut Map<String, Value>, own: &OwnDevices) {
     let disk = |id: &str| own.disks.get(id).map(|file| file.display().to_string());
     replace_all(config, "disks", "path", disk);
@@ -33,7 +34,7 @@ pub(crate) fn replace(config: &mut Map<String, Value>, own: &OwnDevices) {
     }
 }
 
-/// Sets a field of those devices of a list for which there is a value.
+/// Sets a field of the devices in a list for which there is a value.
 fn replace_all(
     config: &mut Map<String, Value>,
     list: &str,

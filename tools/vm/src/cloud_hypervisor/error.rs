@@ -1,4 +1,4 @@
-//! Why a VM is not restored.
+//! Errors of a restore of a VM of Cloud Hypervisor.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,40 +9,41 @@ use hugekit_sys::{ErrorKind, Remedy};
 pub use crate::cloud_hypervisor::layout::UnfitMemory;
 use crate::devices::DeviceError;
 
-/// The reason why a VM is not restored. Its VMM has no VM then, and may be asked again.
+/// The reason why a VM is not restored. After such an error, the VMM has no VM, and a restore can
+/// be repeated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
     /// A file of the snapshot cannot be read.
     #[error("{path} cannot be read", path = path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// A file of the snapshot is longer than any that Cloud Hypervisor writes.
+    /// A file of the snapshot is longer than any file of Cloud Hypervisor.
     #[error("{path} has {bytes} bytes, and at most {most} are read", path = path.display())]
     TooLong {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Its length.
+        /// The length of the file in bytes.
         bytes: u64,
-        /// The limit.
+        /// The highest accepted length in bytes.
         most: u64,
     },
-    /// A file of the snapshot is not as Cloud Hypervisor writes it.
+    /// A file of the snapshot does not have the format of Cloud Hypervisor.
     #[error("{path} is no file of a snapshot of Cloud Hypervisor", path = path.display())]
     Format {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The reason.
         source: serde_json::Error,
     },
-    /// The snapshot has memory that cannot be restored in this way.
+    /// The snapshot has memory that cannot be restored by this call.
     #[error(transparent)]
     Memory(#[from] UnfitMemory),
-    /// A device of the VM is another VM's, or is missing.
+    /// A device of the VM belongs to another VM, or is missing.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The memory cannot be made, or the image is not available.
@@ -51,23 +52,24 @@ pub enum RestoreError {
     /// The API does not answer.
     #[error("the API of the VMM at {} does not answer{}", socket.display(), Remedy(self.remedy()))]
     Api {
-        /// Its socket.
+        /// The socket of the API.
         socket: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// The VMM is in a PID namespace that this process does not see, so it cannot be given an image.
+    /// The VMM is in a PID namespace that this process does not see. So the VMM cannot get an
+    /// image.
     #[error("the VMM is in a PID namespace that is not seen from here, and cannot be given an image{}", Remedy(self.remedy()))]
     Unseen,
-    /// This process and the VMM have no folder in which they meet.
+    /// This process and the VMM have no common folder.
     #[error("the VMM cannot listen for the VM in {}{}", folder.display(), Remedy(self.remedy()))]
     Place {
-        /// The folder, by its path for the VMM.
+        /// The path of the folder for the VMM.
         folder: PathBuf,
-        /// The system's error, or the words of the VMM's API.
+        /// The system's error, or the message of the VMM's API.
         source: io::Error,
     },
-    /// The VMM listens for a VM where this process does not reach it. It waits there.
+    /// The VMM listens for a VM at a path that this process does not reach. The VMM waits there.
     #[error("the VMM listens for the VM at {}, which is not found here{}", path.display(), Remedy(self.remedy()))]
     Unreachable {
         /// The path of the socket for the VMM.
@@ -75,17 +77,17 @@ pub enum RestoreError {
         /// The system's error.
         source: io::Error,
     },
-    /// The VMM has refused to receive a VM.
+    /// The VMM refused to receive a VM.
     #[error("the VMM answers {status} to {request}: {answer}{}", Remedy(self.remedy()))]
     Refused {
         /// The request.
         request: &'static str,
-        /// The status of HTTP.
+        /// The HTTP status.
         status: u16,
-        /// Its words.
+        /// The VMM's message.
         answer: String,
     },
-    /// The connection to the VMM broke while the VM was sent.
+    /// The connection to the VMM failed while the VM was sent.
     #[error("the VMM does not take the VM's {what}")]
     Broken {
         /// The part of the VM that was sent.
@@ -93,18 +95,18 @@ pub enum RestoreError {
         /// The system's error.
         source: io::Error,
     },
-    /// The VMM has refused a part of the VM.
+    /// The VMM refused a part of the VM.
     #[error("the VMM refuses the VM's {what}: {answer}{}", Remedy(self.remedy()))]
     Rejected {
         /// The part of the VM that was sent.
         what: &'static str,
-        /// The words of its API.
+        /// The message of the VMM's API.
         answer: String,
     },
 }
 
 impl RestoreError {
-    /// The kind of the error, for a program.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -121,7 +123,7 @@ impl RestoreError {
         }
     }
 
-    /// Returns what its user can do about it.
+    /// Returns a step for the user; `None` if no step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -155,7 +157,7 @@ impl RestoreError {
     }
 }
 
-/// The remedy for an API that does not answer.
+/// Returns the remedy for an API that does not answer.
 fn of_api(socket: &Path, source: &io::Error) -> Option<String> {
     let start = || format!("start one: cloud-hypervisor --api-socket {}", socket.display());
     match source.kind() {
@@ -171,7 +173,7 @@ fn of_api(socket: &Path, source: &io::Error) -> Option<String> {
     }
 }
 
-/// The remedy for a VMM that does not listen for a VM, by its words.
+/// Returns the remedy for a VMM that does not listen for a VM, according to its message.
 fn of_refusal(status: u16, answer: &str) -> &'static str {
     let names = |words: &[&str]| words.iter().any(|words| answer.contains(words));
     if names(&["already created", "ongoing migration"]) {

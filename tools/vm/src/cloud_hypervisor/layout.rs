@@ -1,9 +1,8 @@
-//! Where each part of guest memory is: in the snapshot's memory file, and in the file that the VMM
-//! maps.
+//! The places of guest memory: in the snapshot's memory file, and in the file that the VMM maps.
 //!
 //! Each *mapping* of the VMM has a slot of KVM, a guest-physical address, a length and an offset in
-//! a file. The memory file contains *ranges*, one after the other. Here each mapping gets a new
-//! offset, in one file for all of them.
+//! a file. The memory file contains *ranges*, one after the other. This file gives each mapping a
+//! new offset, in one file for all mappings.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,10 +14,11 @@ use serde_json::{Map, Value};
 
 use crate::cloud_hypervisor::config::VmConfig;
 
-/// The smallest page of a guest.
+/// The smallest page size of a guest.
 const PAGE: u64 = 4096;
 
-/// The part of the VMM's state that describes memory. Everything else in it is kept as it is.
+/// The part of the VMM's state that describes memory. Everything else in the state is kept
+/// unchanged.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct MemoryLayout {
     memory_ranges: Ranges,
@@ -72,52 +72,52 @@ pub(crate) struct Placed {
     pub offset: u64,
 }
 
-/// Memory of a snapshot that is not restored.
+/// The reason why the memory of a snapshot cannot be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnfitMemory {
-    /// There is none, or as much as no machine has.
+    /// The snapshot has no memory, or more than any machine has.
     #[error("the snapshot has {0} ranges of memory, and their lengths make no sense")]
     Lengths(usize),
-    /// Two ranges of the memory file are the same bytes of the guest.
+    /// Two ranges of the memory file are the same memory of the guest.
     #[error("the snapshot has two ranges of memory at {gpa:#x} of the guest")]
     Ranges {
-        /// An address in both.
+        /// An address in both ranges.
         gpa: u64,
     },
-    /// A mapping has no whole pages.
+    /// A mapping does not consist of whole pages.
     #[error("the snapshot maps {size} bytes at {gpa:#x} of the guest, which are no whole pages")]
     Mapping {
         /// The address of the mapping in the guest.
         gpa: u64,
-        /// Its length.
+        /// The length of the mapping in bytes.
         size: u64,
     },
     /// Two mappings have the same address in the guest, or the same slot.
     #[error("the snapshot maps the memory at {gpa:#x} of the guest, or its slot {slot}, twice")]
     Twice {
-        /// An address in both.
+        /// An address in both mappings.
         gpa: u64,
-        /// The slot of one of them.
+        /// The slot of one of the mappings.
         slot: u32,
     },
-    /// A mapping belongs to a zone that the configuration lacks.
+    /// A mapping belongs to a zone that the configuration does not have.
     #[error("the state has memory of the zone {0:?}, which the configuration lacks")]
     Zone(String),
-    /// The memory file lacks a mapping, or has a part of it.
+    /// The memory file lacks a mapping, or contains only a part of it.
     #[error("the memory file lacks some of the {size} bytes at {gpa:#x} of the guest{}", Remedy(self.remedy()))]
     Missing {
         /// The address of the mapping in the guest.
         gpa: u64,
-        /// Its length.
+        /// The length of the mapping in bytes.
         size: u64,
     },
-    /// A zone is in a file that the VMM maps shared, so the snapshot has no memory of it.
+    /// A zone is in a file that the VMM maps shared, so the snapshot does not contain this memory.
     #[error("the memory of zone {zone} is in the shared file {}, and not in the snapshot{}", file.display(), Remedy(self.remedy()))]
     InFile {
-        /// The zone.
+        /// The name of the zone.
         zone: String,
-        /// The file.
+        /// The path of the file.
         file: PathBuf,
     },
     /// The memory was added by virtio-mem.
@@ -125,30 +125,30 @@ pub enum UnfitMemory {
     VirtioMem {
         /// The address of the mapping in the guest.
         gpa: u64,
-        /// Its length.
+        /// The length of the mapping in bytes.
         size: u64,
     },
     /// The VM may get more memory later.
     #[error("the VM can be given more memory, which an image does not permit{}", Remedy(self.remedy()))]
     Hotplug,
-    /// The VMM restricts itself by Landlock, which cannot name an image.
+    /// The VMM restricts itself by Landlock, which cannot permit an image.
     #[error("the VM has landlock_enable, so its VMM may not open an image{}", Remedy(self.remedy()))]
     Landlock,
-    /// Devices of the VM are served by other processes, which must map its memory.
+    /// Other processes handle devices of the VM, and must map its memory.
     #[error("other processes serve the VM's `{devices}` and map its memory, but clones of an image are private{}", Remedy(self.remedy()))]
     Sharers {
-        /// Their name in the configuration.
+        /// The name of the devices in the configuration.
         devices: &'static str,
     },
-    /// The memory file is cut.
+    /// The memory file is truncated.
     #[error("the memory file has {has} bytes, and the state describes {needs}{}", Remedy(self.remedy()))]
     Short {
-        /// Bytes that it has.
+        /// Bytes of the memory file.
         has: u64,
         /// Bytes of all ranges.
         needs: u64,
     },
-    /// The image is that of another VM.
+    /// The image belongs to another VM.
     #[error("the image has {image} bytes, and the snapshot's memory file {snapshot}{}", Remedy(self.remedy()))]
     Image {
         /// Bytes of the image.
@@ -187,7 +187,7 @@ impl UnfitMemory {
 }
 
 impl MemoryLayout {
-    /// Checks all figures, before memory is made of them.
+    /// Checks all numbers before memory is made.
     pub(crate) fn check(&self, config: &VmConfig) -> Result<(), UnfitMemory> {
         let saved: BTreeSet<u64> = self.memory_ranges.data.iter().map(|range| range.gpa).collect();
         for Mapping { zone_id: zone, gpa, virtio_mem, .. } in &self.guest_ram_mappings {
@@ -223,7 +223,7 @@ impl MemoryLayout {
         refuse_twice(|one, next| one.slot == next.slot, |mapping| mapping.slot.into())
     }
 
-    /// Bytes of the memory file.
+    /// Returns the number of bytes of the memory file.
     pub(crate) fn bytes(&self) -> Result<u64, UnfitMemory> {
         Ok(self.contents()?.bytes)
     }
@@ -248,7 +248,7 @@ impl MemoryLayout {
         }
     }
 
-    /// The mappings in the memory file itself.
+    /// Returns the mappings in the memory file itself.
     pub(crate) fn in_memory_file(&self) -> Result<Vec<Placed>, UnfitMemory> {
         let contents = self.contents()?;
         self.guest_ram_mappings
@@ -257,8 +257,8 @@ impl MemoryLayout {
             .collect()
     }
 
-    /// The mappings in a new file, in which huge pages begin where they do in the guest, and what
-    /// of the memory file is where in it.
+    /// Returns the mappings in a new file, in which huge pages begin at the same addresses as in
+    /// the guest. Also returns the ranges of the memory file, with their places in the new file.
     pub(crate) fn in_new_file(&self) -> Result<(Vec<Placed>, Vec<ImageRange>), UnfitMemory> {
         let (mut placed, mut ranges) = (Vec::new(), Vec::new());
         let mut end = 0;
@@ -275,7 +275,8 @@ impl MemoryLayout {
         Ok((placed, ranges))
     }
 
-    /// The same part of the state, with the mappings at these places, which are in their order.
+    /// Returns the same part of the state with these places of the mappings. Places and mappings
+    /// have the same order.
     pub(crate) fn placed(&self, places: &[Placed]) -> Self {
         let mut moved = self.clone();
         for (mapping, placed) in moved.guest_ram_mappings.iter_mut().zip(places) {
@@ -284,7 +285,7 @@ impl MemoryLayout {
         moved
     }
 
-    /// A slot of KVM that no mapping has.
+    /// Returns a slot of KVM that no mapping has.
     pub(crate) fn spare_slot(&self) -> Option<u32> {
         let last = self.guest_ram_mappings.iter().map(|mapping| mapping.slot).max();
         last.map_or(Some(0), |slot| slot.checked_add(1))
@@ -308,7 +309,8 @@ impl Contents {
     }
 }
 
-/// The first offset from `from` on that has the same place in 2 MiB as a guest-physical address.
+/// Returns the first offset from `from` on that has the same place in 2 MiB as a guest-physical
+/// address.
 fn aligned_with(from: u64, gpa: u64) -> Option<u64> {
     let huge = HUGE_PAGE_BYTES as u64;
     let base = from.checked_next_multiple_of(huge)?;
@@ -323,7 +325,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Makes the layout of ranges and mappings, each an address and a length in MiB.
+    /// Makes a layout from ranges and mappings, each an address and a length in MiB.
     fn layout(ranges: &[(u64, u64)], mappings: &[(u64, u64)]) -> MemoryLayout {
         let ranges = ranges.iter().map(|(gpa, len)| json!({"gpa": gpa * MIB, "length": len * MIB}));
         let mappings = mappings.iter().enumerate().map(|(slot, (gpa, size))| {

@@ -1,4 +1,4 @@
-//! Memory that is ready before the VMM asks for it.
+//! Memory that is ready before the VMM needs it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::cloud_hypervisor::layout::{MemoryLayout, Placed};
 use crate::cloud_hypervisor::snapshot::Snapshot;
 use crate::devices::OwnDevices;
 
-/// The memory of a VM.
+/// The ready memory of a VM, for one restore or for many.
 #[derive(Debug)]
 pub struct ReadyMemory {
     file: OwnedFd,
@@ -33,10 +33,11 @@ pub(crate) struct ConfigPayload<'a> {
 
 impl ReadyMemory {
     /// Reads the snapshot's memory on several threads into a new file of memory, on huge pages if
-    /// there are any. Exactly one VM can be restored from it, which maps it shared.
+    /// there are any. Only one VM can be restored from this memory. The VM maps the memory shared.
     ///
     /// # Errors
-    /// [`RestoreError::Memory`], [`RestoreError::Image`].
+    /// [`RestoreError::Memory`] if the snapshot's memory cannot be restored in this way, and
+    /// [`RestoreError::Image`] if the memory cannot be made.
     pub fn load(snapshot: &Snapshot) -> Result<Self, RestoreError> {
         let (placed, ranges) = snapshot.layout.in_new_file()?;
         let (_, changes) = snapshot.config.mapped_shared();
@@ -48,12 +49,13 @@ impl ReadyMemory {
         Ok(Self { file, huge, placed, is_shared: true, changes })
     }
 
-    /// An image of the snapshot's `memory-ranges`. Any number of VMs can be restored from it: each
-    /// one maps it privately, and copies a base page when it writes.
+    /// Uses an image of the snapshot's `memory-ranges`. Any number of VMs can be restored from the
+    /// image: each VM maps it privately, and copies a base page at the first write to it.
     ///
     /// # Errors
-    /// [`RestoreError::Memory`]: the image is that of another snapshot, or the VM needs memory of
-    /// another kind.
+    /// [`RestoreError::Memory`] if the image belongs to another snapshot, or if the VM needs
+    /// another kind of memory.
+    /// -
     pub fn of_image(image: Image, snapshot: &Snapshot) -> Result<Self, RestoreError> {
         let (has, needed) = (image.bytes() as u64, snapshot.layout.bytes()?);
         if has != needed {
@@ -64,30 +66,32 @@ impl ReadyMemory {
         Ok(Self { huge, file: image.into_file(), placed, is_shared: false, changes })
     }
 
-    /// Bytes that are on huge pages; 0 of an image that another process has loaded without saying.
+    /// Returns the number of bytes on huge pages. 0 for an image of another process that did not
+    /// report the number.
     #[must_use]
     pub fn huge_bytes(&self) -> u64 {
         self.huge
     }
 
-    /// Settings of the snapshot's memory that the restored VM has not, each with the reason.
+    /// Returns the settings of the snapshot's memory that the restored VM does not have, each with
+    /// the reason.
     #[must_use]
     pub fn changes(&self) -> &[String] {
         &self.changes
     }
 
-    /// The file and the slots for which the VMM gets it; none of an image.
+    /// Returns the file, and the slots for which the VMM gets it. Empty for an image.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (u32, BorrowedFd<'_>)> {
         let shared = self.placed.iter().filter(|_| self.is_shared);
         shared.map(|placed| (placed.slot, self.file.as_fd()))
     }
 
-    /// The image, which the VMM opens by a path.
+    /// Returns the image, which the VMM opens by a path. `None` for memory that is mapped shared.
     pub(crate) fn image(&self) -> Option<BorrowedFd<'_>> {
         (!self.is_shared).then(|| self.file.as_fd())
     }
 
-    /// The VM, which finds an image at this path.
+    /// Returns the VM, which finds an image at this path.
     pub(crate) fn machine<'a>(
         &self,
         snapshot: &'a Snapshot,

@@ -1,5 +1,5 @@
-//! A VM is sent to a VMM that has none: the VMM believes that it receives the VM from another VMM
-//! of the same host.
+//! A restore by migration: a VM is sent to a VMM that has no VM. For the VMM, this is a migration
+//! from another VMM of the same host.
 
 use std::ffi::OsStr;
 use std::io;
@@ -24,7 +24,7 @@ use crate::vmm::hidden::unguessable;
 
 const RECEIVE: &str = "vm.receive-migration";
 
-/// Restores a VM.
+/// Options of a restore of a VM of Cloud Hypervisor.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is restored until `send`"]
 pub struct Restore<'a> {
@@ -33,21 +33,21 @@ pub struct Restore<'a> {
     is_resumed: bool,
 }
 
-/// A VM that was restored.
+/// The result of a restore.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Restored {
-    /// From the request to the VMM until the VM was complete.
+    /// The time from the request to the VMM until the VM was complete.
     pub took: Duration,
-    /// A link of a clone of an image. The VMM needs it when the VM reboots, and it may be removed
-    /// when the VMM has ended. Its path is that of the VMM.
+    /// The link of a clone of an image, by its path for the VMM. The VMM needs the link when the VM
+    /// reboots. The link may be removed when the VMM has ended. `None` if the VM maps no image.
     pub link: Option<PathBuf>,
-    /// True unless the VM maps an image and its VMM has a root without `/dev/zero`: then it cannot
-    /// reboot.
+    /// True if the VM can reboot. False if the VM maps an image and the root of its VMM has no
+    /// `/dev/zero`.
     pub can_reboot: bool,
 }
 
-/// The step that did not succeed.
+/// The step that failed.
 #[derive(Debug)]
 enum MigrationEnd {
     Step(MigrationCommand, Failure),
@@ -56,31 +56,31 @@ enum MigrationEnd {
 }
 
 impl<'a> Restore<'a> {
-    /// Begins to migrate a snapshot. The VM stays paused.
+    /// Makes options for a restore of a snapshot. By default the VM stays paused.
     pub fn new(snapshot: &'a Snapshot) -> Self {
         Self { snapshot, own: OwnDevices::default(), is_resumed: false }
     }
 
-    /// Sets whether the VM runs as soon as it is complete.
+    /// Sets if the VM runs as soon as it is complete. By default false.
     pub fn resume(self, is_resumed: bool) -> Self {
         Self { is_resumed, ..self }
     }
 
-    /// Sets devices that the VM has in the place of those of its snapshot.
+    /// Sets devices that replace those of the snapshot. By default none.
     pub fn own(self, own: OwnDevices) -> Self {
         Self { own, ..self }
     }
 
-    /// Sends the VM to the Cloud Hypervisor whose API listens at this socket, or will do so within
-    /// ten seconds. It must have no VM. During the restore it listens beside its API, or in a new
-    /// folder in `/tmp` if the VMM does not reach the folder of its API, may not write to it, or
-    /// its path is too long.
+    /// Sends the VM to the Cloud Hypervisor whose API listens at this socket, or begins to listen
+    /// within ten seconds. The VMM must have no VM. During the restore, the VMM listens at a socket
+    /// beside its API. If the VMM does not reach the folder of its API, may not write to it, or if
+    /// the path is too long, the VMM listens in a new folder in `/tmp`.
     ///
-    /// A VM that maps an image has the file `API.memory` of the same folder as memory. It is a
-    /// symbolic link, and stays: see [`Restored::link`].
+    /// The memory of a VM that maps an image is the file `API.memory` of the same folder. This file
+    /// is a symbolic link, which stays: see [`Restored::link`].
     ///
     /// # Errors
-    /// [`RestoreError`]. The VMM has no VM then.
+    /// [`RestoreError`] if the VM cannot be restored. The VMM has no VM then.
     pub fn send(&self, socket: &Path, memory: &ReadyMemory) -> Result<Restored, RestoreError> {
         let of_api = |source| RestoreError::Api { socket: socket.to_owned(), source };
         let (api, _folder) = connectable(socket).map_err(of_api)?;
@@ -116,8 +116,8 @@ impl<'a> Restore<'a> {
         Ok(Restored { took: since.elapsed(), link, can_reboot })
     }
 
-    /// Checks that the VM can have its devices, and fills disks of its own. Returns the devices by their names for the
-    /// VMM.
+    /// Checks that the VM can get its devices, and fills its new disks. Returns the devices by
+    /// their names for the VMM.
     fn prepare_devices(
         &self,
         vmm: Option<ucred>,
@@ -138,8 +138,8 @@ impl<'a> Restore<'a> {
         Ok(OwnDevices { disks, ..self.own.clone() })
     }
 
-    /// Has the VMM listen in a folder, and sends the VM. Returns the path of its link, and whether
-    /// the VM can reboot.
+    /// Makes the VMM listen in a folder, and sends the VM. Returns the path of the link, and true
+    /// if the VM can reboot.
     fn send_at(
         &self,
         to: &Vmm<'_>,
@@ -218,9 +218,10 @@ impl<'a> Restore<'a> {
         to.send(end, &[]).map_err(of(end))
     }
 
-    /// Gives the VMM a descriptor of the image, for a slot that no memory has: the VMM keeps it until
-    /// its memory is made. Returns a path at which the VMM opens the image. Its own descriptor is
-    /// open to a VMM of any user and in any PID namespace; this process's may not be.
+    /// Gives the VMM a descriptor of the image, for a slot without memory. The VMM keeps the
+    /// descriptor until its memory is made. Returns a path at which the VMM opens the image. A VMM
+    /// of any user and in any PID namespace can open its own descriptor; this process's descriptor
+    /// may be closed to it.
     fn hand_over(
         &self,
         to: &mut Receiver,
@@ -241,12 +242,12 @@ impl<'a> Restore<'a> {
 #[derive(Debug)]
 struct Vmm<'a> {
     socket: &'a Path,
-    /// A path of the socket that is short enough.
+    /// The path of the socket, in a form that is short enough.
     api: &'a Path,
 }
 
 impl Vmm<'_> {
-    /// Asks it to listen for a VM.
+    /// Requests that the VMM listens for a VM.
     fn ask(&self, receiver: &ReceiverSocket<'_>) -> Result<crate::api::Pending, RestoreError> {
         let body = json!({"receiver_url": format!("unix:{}", receiver.path().display())});
         let path = format!("/api/v1/{RECEIVE}");
@@ -274,7 +275,7 @@ fn refused(answer: Answer, place: &Place) -> RestoreError {
     RestoreError::Refused { request: RECEIVE, status: answer.status, answer: answer.body }
 }
 
-/// Returns the error, in the words of the VMM's API if it has any.
+/// Returns the error, with the message of the VMM's API if there is one.
 fn explained(
     command: MigrationCommand,
     failure: Failure,
@@ -290,7 +291,8 @@ fn explained(
     }
 }
 
-/// The socket at which the VMM listens during the restore. No other process can know its name before.
+/// The socket at which the VMM listens during the restore. No other process can know its name
+/// before.
 #[derive(Debug)]
 struct ReceiverSocket<'a> {
     place: &'a Place,
@@ -306,7 +308,7 @@ impl<'a> ReceiverSocket<'a> {
         Ok(Self { place, name })
     }
 
-    /// Its path for the VMM.
+    /// Returns the path of the socket for the VMM.
     fn path(&self) -> PathBuf {
         self.place.path_of(OsStr::new(&self.name))
     }

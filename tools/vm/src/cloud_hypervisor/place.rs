@@ -1,10 +1,10 @@
-//! A folder that this process and the VMM both reach, perhaps by different paths: the VMM may have
-//! another root or other mounts.
+//! A folder that this process and the VMM both reach, perhaps by different paths, because the VMM
+//! may have another root or other mounts.
 //!
-//! The VMM listens there for the restore. Behind an image's clone, the folder also has a *link*: a
-//! symbolic link that the VM's configuration names as the file of its memory. During the restore the
-//! link leads to the image. After it, the link leads to `/dev/zero`, so a reboot finds memory as a
-//! new VM has it.
+//! The VMM listens in this folder during the restore. For a clone of an image, the folder also
+//! contains a *link*: a symbolic link that the VM's configuration names as the file of its memory.
+//! During the restore the link leads to the image. After it, the link leads to `/dev/zero`, so a
+//! reboot finds the same memory as a new VM.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -24,24 +24,25 @@ use crate::vmm::hidden::{Hidden, Planned, unguessable};
 
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Folders in which each user may make one.
+/// Folders in which each user may make a folder.
 const OF_ALL: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// The longest path of a socket: `sun_path` ends with a zero byte.
+/// The longest path of a socket, because `sun_path` ends with a zero byte.
 const LONGEST_SOCKET: usize = 107;
 
-/// The folder.
+/// The common folder.
 #[derive(Debug)]
 pub(crate) struct Place {
     folder: OwnedFd,
-    /// Its path for the VMM.
+    /// The path of the folder for the VMM.
     path: PathBuf,
-    /// Set if it was made for this restore, and goes with it, unless a link stays in it.
+    /// Set if the folder was made for this restore. It is then removed with it, unless a link stays
+    /// in it.
     _made: Option<Hidden>,
 }
 
 impl Place {
-    /// The folder of the VMM's API, if the VMM reaches it by a known path.
+    /// Returns the folder of the VMM's API, if the VMM reaches it by a known path.
     pub(crate) fn of_api(api: &Path, vmm: Option<ucred>) -> io::Result<Option<Self>> {
         let folder = folder_of(api)?;
         let here = open(CWD, &folder, ResolveFlags::empty())?;
@@ -58,7 +59,7 @@ impl Place {
         Ok(path.map(|path| Self { folder: here, path, _made: None }))
     }
 
-    /// A new folder that belongs to the VMM's user, where the VMM reaches it.
+    /// Makes a folder that belongs to the VMM's user, at a path that the VMM reaches.
     pub(crate) fn new(vmm: Option<ucred>) -> io::Result<Self> {
         let root = root_of(vmm);
         let mut refused = io::Error::from(Errno::NOENT);
@@ -88,7 +89,7 @@ impl Place {
         Ok(Self { folder: made.as_fd().try_clone_to_owned()?, path, _made: Some(made) })
     }
 
-    /// Its path for the VMM, of the folder itself or of a name in it.
+    /// Returns the path of the folder, or of a name in the folder, for the VMM.
     pub(crate) fn path_of(&self, name: &OsStr) -> PathBuf {
         self.path.join(name)
     }
@@ -97,12 +98,12 @@ impl Place {
         &self.path
     }
 
-    /// A path of this process, which is short.
+    /// Returns a short path for this process.
     pub(crate) fn path_here(&self, name: &OsStr) -> PathBuf {
         short(self.folder.as_fd(), name)
     }
 
-    /// Returns whether the VMM can listen at this name.
+    /// Returns true if the VMM can listen at this name.
     pub(crate) fn fits(&self, name: &OsStr) -> bool {
         self.path_of(name).as_os_str().len() <= LONGEST_SOCKET
     }
@@ -121,10 +122,10 @@ pub(crate) struct Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    /// Memory of a new VM, if the VMM maps it privately.
+    /// The memory of a new VM, if the VMM maps it privately.
     pub(crate) const EMPTY: &'static str = "/dev/zero";
 
-    /// The link of the VMM with this API. One that an earlier VMM has left is used again.
+    /// Makes the link of the VMM with this API. A link that an earlier VMM has left is used again.
     pub(crate) fn new(place: &'a Place, api: &Path) -> io::Result<Self> {
         let mut name = api.file_name().unwrap_or(OsStr::new("api")).to_owned();
         name.push(".memory");
@@ -142,8 +143,8 @@ impl<'a> Link<'a> {
         self.place.path_of(&self.name)
     }
 
-    /// Lets it lead somewhere else, at once. Root gives it to the VMM's user, whom `/tmp` would not
-    /// let follow it otherwise.
+    /// Changes the target of the link atomically. Root gives the link to the VMM's user, because in
+    /// `/tmp` this user could not follow it otherwise.
     pub(crate) fn lead_to(&self, target: &Path, vmm: Option<ucred>) -> io::Result<()> {
         let new = OsString::from(format!(".hk-{}", unguessable()?));
         symlinkat(target, &self.place.folder, &new)?;
@@ -156,7 +157,7 @@ impl<'a> Link<'a> {
         moved.inspect_err(|_| self.place.remove(&new))
     }
 
-    /// Lets it stay as long as the VMM may need it. Returns its path.
+    /// Keeps the link as long as the VMM may need it. Returns its path.
     pub(crate) fn keep(mut self) -> PathBuf {
         self.is_kept = true;
         self.path()
@@ -171,8 +172,8 @@ impl Drop for Link<'_> {
     }
 }
 
-/// A path by which this process connects to a socket whose path may be too long for `sun_path`. The
-/// folder must stay open.
+/// Returns a path by which this process connects to a socket whose path may be too long for
+/// `sun_path`. The returned folder must stay open.
 pub(crate) fn connectable(socket: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
     if socket.as_os_str().len() <= LONGEST_SOCKET {
         return Ok((socket.to_owned(), None));
@@ -182,7 +183,7 @@ pub(crate) fn connectable(socket: &Path) -> io::Result<(PathBuf, Option<OwnedFd>
     Ok((short(folder.as_fd(), name), Some(folder)))
 }
 
-/// The path at which a process opens its own descriptor of the file that `file` is.
+/// Returns the path at which a process opens its own descriptor of the file that `file` is.
 pub(crate) fn own_path(pid: i32, file: BorrowedFd<'_>) -> io::Result<PathBuf> {
     let own = fstat(file)?;
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
@@ -195,7 +196,7 @@ pub(crate) fn own_path(pid: i32, file: BorrowedFd<'_>) -> io::Result<PathBuf> {
     Err(Errno::NOENT.into())
 }
 
-/// Returns whether a process finds `/dev/zero`, which a root of its own may lack.
+/// Returns true if a process finds `/dev/zero`. A root of its own may lack it.
 pub(crate) fn has_empty_memory(vmm: Option<ucred>) -> bool {
     let Some(root) = root_of(vmm) else { return true };
     let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -217,15 +218,16 @@ fn open(at: BorrowedFd<'_>, path: &Path, resolve: ResolveFlags) -> rustix::io::R
     openat2(at, path, FOLDER, Mode::empty(), resolve)
 }
 
-/// The root of the process that listens at the API. `None` if it is not known: the process may have
-/// got the socket from another one that has ended, belong to a user whose files are not seen, or be
-/// in a PID namespace where it has no number for this process.
+/// Returns the root of the process that listens at the API. `None` if the root is not known.
+/// Reasons are: another process, which has ended, passed the socket on; the process belongs to a
+/// user whose files are not visible; or it is in a PID namespace in which it has no number for this
+/// process.
 fn root_of(vmm: Option<ucred>) -> Option<OwnedFd> {
     let pid = vmm?.pid;
     open(CWD, Path::new(&format!("/proc/{pid}/root")), ResolveFlags::empty()).ok()
 }
 
-/// The rest of a path such as `/proc/7/root/run`, by which one reaches another root.
+/// Returns the rest of a path such as `/proc/7/root/run`, by which a process reaches another root.
 fn below_a_root(path: &Path) -> Option<PathBuf> {
     let mut parts = path.components();
     let words: Vec<_> = parts.by_ref().take(4).collect();
@@ -249,7 +251,7 @@ mod tests {
 
     use super::*;
 
-    /// The credentials of this process, as of a VMM.
+    /// Returns the credentials of this process, as of a VMM.
     fn own() -> Option<ucred> {
         let (one, _other) = UnixStream::pair().unwrap();
         Some(peer(one).unwrap())

@@ -1,4 +1,4 @@
-//! Cloud Hypervisor's migration protocol, as a process speaks it that sends a VM to the same host.
+//! Cloud Hypervisor's migration protocol, as spoken by a process that sends a VM to the same host.
 //!
 //! Each request is a head of 16 bytes and its payload: the command (2 bytes), the version of the
 //! protocol (2 bytes, 0), 4 bytes of zeroes, and the payload's length (8 bytes). Each answer is a
@@ -16,7 +16,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 const HEAD: usize = 16;
 
-/// The longest time that the VMM may take for one request: it makes the whole VM for some.
+/// The longest time for one request of the VMM. For some requests, the VMM makes the whole VM.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// The kind of a request.
@@ -35,7 +35,7 @@ pub(crate) enum MigrationCommand {
 }
 
 impl MigrationCommand {
-    /// In the words of an error.
+    /// Returns the subject of the request for an error.
     pub(crate) fn subject(self) -> &'static str {
         match self {
             Self::Start => "beginning",
@@ -54,14 +54,14 @@ impl MigrationCommand {
     }
 }
 
-/// The VMM's status of a request that it has carried out.
+/// The VMM's status of a successful request.
 const OK: u16 = 1;
 
-/// The reason why a request was not carried out.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Broken(io::Error),
-    /// The VMM says so; why, only its API says.
+    /// The VMM refused the request. Only its API knows the reason.
     Rejected,
 }
 
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request of `len` bytes with this head; returns what came.
+    /// Answers one request of `len` bytes with this head, and returns the received bytes.
     fn answered(head: [u8; HEAD], len: usize) -> (Result<(), Failure>, Vec<u8>) {
         let (one, mut other) = UnixStream::pair().unwrap();
         let vmm = thread::spawn(move || {

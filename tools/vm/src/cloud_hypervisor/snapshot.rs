@@ -15,7 +15,7 @@ use crate::cloud_hypervisor::error::RestoreError;
 use crate::cloud_hypervisor::layout::{MemoryLayout, UnfitMemory};
 use crate::devices::Savepoint;
 
-/// Longer files of a snapshot are refused. A state has some KiB for each device and CPU.
+/// The highest accepted length of a file in bytes. A state has some KiB for each device and CPU.
 const LONGEST: u64 = 64 << 20;
 
 const CONFIG: &str = "config.json";
@@ -25,22 +25,22 @@ const MEMORY: &str = "memory-ranges";
 /// The leaf of the state that describes memory.
 const MEMORY_MANAGER: &str = "memory-manager";
 
-/// A snapshot that a stock Cloud Hypervisor has written. Its memory is not read yet, but all figures
-/// are checked: they fit together, and no memory is described twice.
+/// A snapshot of a stock Cloud Hypervisor. Its memory is not read yet, but all numbers are checked:
+/// they match, and no memory is described twice.
 #[derive(Debug)]
 pub struct Snapshot {
     pub(crate) config: VmConfig,
-    /// The bytes of the file: the VMM gets them unchanged.
+    /// The bytes of the state file, which the VMM gets unchanged.
     pub(crate) state: Vec<u8>,
-    /// The CPUID of the machine, which the VMM compares with that of its own.
+    /// The CPUID of the machine, which the VMM compares with its own.
     pub(crate) cpuid: Value,
     pub(crate) layout: MemoryLayout,
     pub(crate) memory: File,
-    /// Its disks are of this moment.
+    /// The moment of the snapshot, which its disks must match.
     pub(crate) at: Savepoint,
 }
 
-/// The state: a tree, whose leaves are JSON in a string.
+/// The state: a tree whose leaves are JSON in a string.
 #[derive(Debug, Deserialize)]
 struct Node {
     #[serde(default)]
@@ -57,8 +57,9 @@ impl Snapshot {
     /// Opens the snapshot in a folder.
     ///
     /// # Errors
-    /// [`RestoreError::Read`], [`RestoreError::TooLong`], [`RestoreError::Format`],
-    /// [`RestoreError::Memory`].
+    /// [`RestoreError::Read`] if a file cannot be read, [`RestoreError::TooLong`] or
+    /// [`RestoreError::Format`] if a file is not valid, and [`RestoreError::Memory`] if the memory
+    /// cannot be restored.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, RestoreError> {
         let path = |name: &str| folder.as_ref().join(name);
         let config: VmConfig = parse(&path(CONFIG), &read(&path(CONFIG))?)?;
@@ -76,10 +77,10 @@ impl Snapshot {
         Ok(Self { config, state, cpuid, layout, memory, at })
     }
 
-    /// Bytes of the guest's memory.
+    /// Returns the length of the guest's memory in bytes.
     ///
     /// # Errors
-    /// [`RestoreError::Memory`]: the snapshot's own figures make no sense.
+    /// [`RestoreError::Memory`] if the numbers in the snapshot are not valid.
     pub fn bytes(&self) -> Result<u64, RestoreError> {
         Ok(self.layout.bytes()?)
     }
@@ -91,7 +92,7 @@ struct Parts {
     cpuid: Value,
 }
 
-/// The leaf of the whole VM.
+/// The leaf that describes the whole VM.
 #[derive(Debug, Deserialize)]
 struct OfVm {
     common_cpuid: Value,
@@ -115,7 +116,7 @@ fn format<T>(path: &Path, parsed: serde_json::Result<T>) -> Result<T, RestoreErr
     parsed.map_err(|source| RestoreError::Format { path: path.to_owned(), source })
 }
 
-/// Opens a regular file. Another one could make the restore wait for ever.
+/// Opens a regular file. Another kind of file could make the restore wait for ever.
 fn open(path: &Path) -> Result<File, RestoreError> {
     let file = hugekit_image::open(path).map_err(unreadable(path))?;
     if !file.metadata().map_err(unreadable(path))?.is_file() {
@@ -223,7 +224,7 @@ mod tests {
         }
     }
 
-    /// The nth value of a tree, in any order.
+    /// Returns the nth value of a tree, in any order.
     fn nth<'a>(value: &'a mut Value, left: &mut usize) -> Option<&'a mut Value> {
         if *left == 0 {
             return Some(value);
@@ -236,8 +237,8 @@ mod tests {
         }
     }
 
-    /// A snapshot with one value in the place of another one never panics, and neither does the VM
-    /// that would be made of it.
+    /// A snapshot in which one value is replaced by another never causes a panic, and neither does
+    /// the VM that would be made of it.
     #[test]
     fn every_value_may_be_another_one() {
         let zone = json!({"id": "mem0", "size": 4096, "file": "/f", "shared": false});

@@ -4,12 +4,12 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The longest time that a VMM that was just started may take until it listens.
+/// The longest time until a VMM that was just started listens.
 const LONGEST_START: Duration = Duration::from_secs(10);
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
-/// Repeats a call that connects to such a socket, unless there is no more reason to.
+/// Repeats a call that connects to such a socket, until `is_over`.
 pub(crate) fn await_listener<T>(
     connect: impl Fn() -> io::Result<T>,
     is_over: impl Fn() -> bool,
@@ -25,7 +25,7 @@ pub(crate) fn await_listener<T>(
     }
 }
 
-/// Returns whether the other side may only not be there yet.
+/// Returns true if the error only means that the other side may not listen yet.
 fn is_early(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }

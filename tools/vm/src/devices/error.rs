@@ -1,37 +1,38 @@
-//! Why a clone or a child cannot have its devices. No clone has run then.
+//! Reasons why a clone or a child cannot get its devices. After such an error, no clone has run.
 
 use std::io;
 use std::path::PathBuf;
 
 use hugekit_sys::Remedy;
 
-/// The reason. `device` names the device and its part of the host.
+/// The reason why a clone or a child cannot get a device. `device` names the device and its part of
+/// the host.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// Two VMs would use one part of the host.
+    /// Two VMs would use the same part of the host.
     #[error("{second} would use {device}, as {first} does{}", Remedy(self.remedy()))]
     Shared {
-        /// The VM that has it.
+        /// The VM that uses the part.
         first: String,
-        /// The VM that would use it, too.
+        /// The VM that would also use the part.
         second: String,
         /// The device.
         device: String,
-        /// The option that gives each VM its own, if there is one.
+        /// The option that gives each VM a part of its own, if there is one.
         option: Option<&'static str>,
     },
-    /// An option names a device that the VM has not.
+    /// An option names a device that the VM does not have.
     #[error("{option}: the VM has no such device {name:?}; it has: {names:?}{}", Remedy(self.remedy()))]
     Unknown {
         /// The option.
         option: &'static str,
         /// The name.
         name: String,
-        /// Devices for which the option serves.
+        /// The devices that the option supports.
         names: String,
     },
-    /// There is no such network device. Firecracker would make one that is connected to nothing.
+    /// There is no such network device. Firecracker would make a device without a connection.
     #[error("{vm} has no tap for {device} in the network namespace of its VMM{}", Remedy(self.remedy()))]
     NoTap {
         /// The VM.
@@ -49,7 +50,7 @@ pub enum DeviceError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The name of the VM's file leads to another file now.
+    /// The name of the VM's file now refers to another file.
     #[error("the VM has not opened the file that is now the one of {device}{}", Remedy(self.remedy()))]
     Replaced {
         /// The device.
@@ -63,13 +64,13 @@ pub enum DeviceError {
         /// The process.
         pid: i32,
     },
-    /// The file was written after the VM was saved.
+    /// The file was written to after the VM was saved.
     #[error("the file of {device} was written after the state was saved{}", Remedy(self.remedy()))]
     Changed {
         /// The device.
         device: String,
     },
-    /// The VMM is not found among the processes.
+    /// The VMM was not found among the processes.
     #[error("the process of the VMM cannot be examined")]
     Vmm(#[source] io::Error),
     /// A file for a disk cannot be made.
@@ -83,7 +84,7 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// Returns a step for the user, if there is one.
+    /// Returns a step for the user; `None` if no step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {

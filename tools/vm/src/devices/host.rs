@@ -1,5 +1,5 @@
-//! The parts of the host that VMs use, told apart whatever their names are: VMMs may be in other namespaces, and files
-//! have several names.
+//! The parts of the host that VMs use, identified independently of their names: VMMs may be in
+//! other namespaces, and a file may have several names.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -15,16 +15,16 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use crate::devices::{Device, DeviceError, OwnDevices};
 use crate::vmm::Owner;
 
-/// A part of the host that one VM may use.
+/// A part of the host that only one VM may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
-    /// In a network namespace.
+    /// A tap in a network namespace.
     Tap { network: OsString, name: String },
-    /// In a folder, by its device and inode.
+    /// A socket in a folder, identified by the folder's device and inode.
     Socket { folder: (u64, u64), name: OsString },
-    /// By its device and inode.
+    /// A file, identified by its device and inode.
     File(u64, u64),
-    /// By its number.
+    /// A block device, identified by its number.
     BlockDevice(u64),
 }
 
@@ -37,21 +37,21 @@ impl Part {
     }
 }
 
-/// A VMM, and the network that it has seen before it got a VM: Firecracker makes a tap that is missing.
+/// A VMM, and the network that it saw before it got a VM. (Firecracker makes a missing tap.)
 #[derive(Debug)]
 pub(crate) struct Host {
-    /// The VM in errors.
+    /// The name of the VM in errors.
     name: String,
     process: ProcessFolder,
     network: OsString,
-    /// `None` if this process may not see them.
+    /// `None` if this process may not see the taps.
     taps: Option<Vec<String>>,
 }
 
-/// The moment at which a VM was saved, whose disks are of that moment, too.
+/// The moment at which a VM was saved. Its disks must be of the same moment.
 #[derive(Debug)]
 pub(crate) struct Savepoint {
-    /// The time of the file of the state.
+    /// The time of the state file.
     pub(crate) saved: SystemTime,
 }
 
@@ -63,7 +63,7 @@ impl Host {
         Ok(Self { name, process, network, taps })
     }
 
-    /// The user that the VMM opens files as.
+    /// Returns the user as whom the VMM opens files.
     pub(crate) fn owner(&self) -> io::Result<Owner> {
         Owner::of(&self.process)
     }
@@ -117,7 +117,7 @@ impl Host {
     /// Opens the file that the VMM has open for a disk, for reading.
     ///
     /// # Errors
-    /// The disk's name leads to another file.
+    /// [`DeviceError::Replaced`] if the disk's name refers to another file.
     pub(crate) fn file_in_use(&self, disk: &Device) -> Result<File, DeviceError> {
         let opened = || {
             let part = self.part(disk)?;
@@ -140,7 +140,7 @@ impl Host {
         format!("/proc/{}/fd/{number}", self.process.pid()).into()
     }
 
-    /// Checks that a path is this file for the VMM, too.
+    /// Checks that a path refers to this file for the VMM, too.
     pub(crate) fn check_sees(&self, path: &Path, file: &File) -> io::Result<()> {
         let seen = Part::of_file(&self.open(path, OFlags::PATH)?.metadata()?);
         if seen == Part::of_file(&file.metadata()?) {
@@ -149,8 +149,8 @@ impl Host {
         Err(io::Error::other("its VMM has other mounts or another root, and opens another file"))
     }
 
-    /// Checks that the file of a device that the VM writes is as it was when the VM was saved, and that no other process
-    /// writes it.
+    /// Checks that a file that the VM writes has not changed since the VM was saved, and that no
+    /// other process writes to it.
     pub(crate) fn check_saved(&self, device: &Device, at: &Savepoint) -> Result<(), DeviceError> {
         let unreadable = |source| self.not_found(device, source);
         let found = self.file_named(device)?.metadata().map_err(unreadable)?;
@@ -174,8 +174,8 @@ impl Host {
     }
 }
 
-/// Checks that no two VMs use one part of the host: those of `children`, which have these devices or others in their
-/// place, and the `parent`, if it goes on to run.
+/// Checks that no two VMs use the same part of the host. The VMs are the `children`, with these
+/// devices or their own, and the `parent`, if it continues to run.
 pub(crate) fn check<'a>(
     devices: &[Device],
     parent: Option<&'a Host>,
@@ -223,19 +223,21 @@ fn shared(first: &Host, second: &Host, device: &Device) -> DeviceError {
     DeviceError::Shared { first, second, device: device.to_string(), option }
 }
 
-/// Returns whether the part of the host that a device uses may be used by one VM only.
+/// Returns true if only one VM may use the part of the host of a device.
 fn is_alone(device: &Device) -> bool {
     matches!(device, Device::Net { .. } | Device::Vsock { .. }) || device.has_written_file()
 }
 
-/// The names in `/proc/PID/net/dev`: two lines of headings, then `NAME: FIGURES`.
+/// Returns the names in `/proc/PID/net/dev`, which has two lines of headings and then `NAME:
+/// FIGURES`.
 fn interfaces(text: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(text);
     let name = |line: &str| Some(line.split_once(':')?.0.trim().to_owned());
     text.lines().skip(2).filter_map(name).collect()
 }
 
-/// A process, except one, that has a file open for writing. Processes that this one may not look at are left out.
+/// Returns a process other than `except` that has a file open for writing. Processes that this
+/// process may not inspect are left out.
 fn writer(part: &Part, except: i32) -> Option<i32> {
     let all = processes::numbers(&Root::default()).unwrap_or_default();
     let own = std::process::id() as i32;
@@ -252,7 +254,8 @@ fn writer(part: &Part, except: i32) -> Option<i32> {
     all.into_iter().filter(|&pid| pid != except && pid != own).find(writes)
 }
 
-/// The line `flags:\tOCTAL`, whose last two bits are the mode of access.
+/// Returns true if a descriptor is open for writing. The last two bits in the line `flags:\tOCTAL`
+/// are the mode of access.
 fn is_for_writing(info: &[u8]) -> bool {
     let text = String::from_utf8_lossy(info);
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));

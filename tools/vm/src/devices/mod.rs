@@ -1,5 +1,6 @@
-//! Devices of a VM that use a part of the host: a tap, a socket, a file. Two VMs with one of these break each other, and
-//! a disk that both write is lost. So each clone or child has parts of its own, or is refused before any of them runs.
+//! Devices of a VM that use a part of the host: a tap, a socket, a file. Two VMs that use the same
+//! part disturb each other, and a disk that both write is destroyed. So each clone or child gets
+//! parts of its own, or is refused before a clone runs.
 
 mod error;
 mod host;
@@ -15,7 +16,7 @@ pub use error::DeviceError;
 pub(crate) use host::{Host, Savepoint, check};
 pub(crate) use new_disks::{DisksInPause, NewDisks};
 
-/// A device, and its part of the host by the name that the VMM has for it.
+/// A device, and the VMM's name for its part of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     Net {
@@ -26,13 +27,13 @@ pub(crate) enum Device {
     Vsock {
         socket: PathBuf,
     },
-    /// Another file can take the place of this one while the VM is paused.
+    /// Another file can replace this file while the VM is paused.
     Disk {
         id: String,
         file: PathBuf,
         is_written: bool,
     },
-    /// Persistent memory, whose file stays.
+    /// Persistent memory, whose file cannot be replaced.
     Pmem {
         id: String,
         file: PathBuf,
@@ -52,7 +53,7 @@ impl fmt::Display for Device {
 }
 
 impl Device {
-    /// Returns whether the VM writes to a file.
+    /// Returns true if the VM writes to a file.
     pub(crate) fn has_written_file(&self) -> bool {
         match self {
             Self::Disk { is_written, .. } | Self::Pmem { is_written, .. } => *is_written,
@@ -61,21 +62,22 @@ impl Device {
     }
 }
 
-/// Parts of the host that a clone or a child has in the place of those of its VM.
+/// Parts of the host for a clone or a child, instead of its VM's parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OwnDevices {
-    /// A tap for a network device, by the device's name in the VM's configuration. The tap must exist.
+    /// The tap for each network device, by the device's name in the VM's configuration. The tap
+    /// must exist.
     pub net: BTreeMap<String, String>,
-    /// The socket of the vsock, which must not exist.
+    /// The socket of the vsock device, which must not exist yet.
     pub vsock: Option<PathBuf>,
-    /// A file for a disk that the VM writes, by the disk's name. It is made: a copy of the VM's disk, which shares
-    /// blocks with it if the file system can.
+    /// The new file for each disk that the VM writes, by the disk's name. The file becomes a copy
+    /// of the VM's disk, and shares blocks with it if the file system supports this.
     pub disks: BTreeMap<String, PathBuf>,
 }
 
 impl OwnDevices {
-    /// The device with the part that is its own, if there is one.
+    /// Returns the device with its own part of the host, if there is one.
     pub(crate) fn in_place_of(&self, device: &Device) -> Device {
         let mut own = device.clone();
         match &mut own {
@@ -94,7 +96,7 @@ impl OwnDevices {
         own
     }
 
-    /// Checks that the VM has each device that is named.
+    /// Checks that the VM has each named device.
     pub(crate) fn check_names(&self, devices: &[Device]) -> Result<(), DeviceError> {
         let check = |option, wanted: &str, names: &[&str]| match names.contains(&wanted) {
             true => Ok(()),
@@ -125,7 +127,7 @@ fn net_name(device: &Device) -> Option<&str> {
     }
 }
 
-/// A disk that the VM only reads needs no copy.
+/// Returns the name of a disk that must be copied. A disk that the VM only reads needs no copy.
 fn disk_name(device: &Device) -> Option<&str> {
     match device {
         Device::Disk { id, is_written: true, .. } => Some(id),

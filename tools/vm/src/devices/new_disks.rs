@@ -1,4 +1,4 @@
-//! Files for disks of clones and children: all of them are filled, or none is left.
+//! Files for disks of clones and children. Either all of them are filled, or no file is left.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,16 +10,16 @@ use rustix::fs::{SeekFrom, ioctl_ficlone, seek};
 
 use crate::devices::{Device, DeviceError, Host, OwnDevices};
 
-/// Bytes that are copied at once.
+/// Bytes of one copy.
 const PIECE: usize = 1 << 20;
 
-/// Files that are made. They are removed when this is dropped, unless they are kept.
+/// New files. A drop removes the files unless they are kept.
 #[derive(Debug, Default)]
 pub(crate) struct NewDisks(Vec<NewDisk>);
 
 #[derive(Debug)]
 struct NewDisk {
-    /// The number of the child, from 1 on.
+    /// The number of the child, beginning with 1.
     child: usize,
     id: String,
     path: PathBuf,
@@ -27,7 +27,8 @@ struct NewDisk {
 }
 
 impl NewDisks {
-    /// Makes empty files, before anything is started: a name that is taken is refused.
+    /// Makes empty files before any process is started. An existing file of the same name is an
+    /// error.
     pub(crate) fn make<'a>(all: impl Iterator<Item = &'a OwnDevices>) -> Result<Self, DeviceError> {
         let mut made = Self::default();
         for (own, child) in all.zip(1..) {
@@ -48,7 +49,7 @@ impl NewDisks {
         self.0.is_empty()
     }
 
-    /// The files, which a guard removes if this process is killed.
+    /// Returns the paths of the files. A guard removes the files if this process is killed.
     pub(crate) fn paths(&self) -> impl Iterator<Item = PathBuf> + use<'_> {
         self.0.iter().map(|disk| disk.path.clone())
     }
@@ -60,7 +61,7 @@ impl NewDisks {
         names
     }
 
-    /// Opens the disks of a VM that are copied.
+    /// Opens the disks of a VM that will be copied.
     pub(crate) fn of_vm<'a>(
         &'a self,
         devices: &'a [Device],
@@ -82,7 +83,7 @@ impl NewDisks {
         first.map_or(Ok(()), |disk| disk.fill(source))
     }
 
-    /// Fills the others, which are as the first ones.
+    /// Fills the other files of each disk from the first file.
     pub(crate) fn fill_others(&self) -> Result<(), DeviceError> {
         for name in self.names() {
             let mut same = self.0.iter().filter(|disk| disk.id == name);
@@ -92,7 +93,8 @@ impl NewDisks {
         Ok(())
     }
 
-    /// The files of a child, which get the user of its VMM, by the paths at which the VMM opens them.
+    /// Gives the files of a child to the user of its VMM, and returns the paths at which the VMM
+    /// opens them.
     pub(crate) fn of(&self, child: usize, vmm: &Host) -> Result<Vec<(&str, &Path)>, DeviceError> {
         let own = self.0.iter().filter(|disk| disk.child == child);
         let give = |disk: &NewDisk| {
@@ -102,13 +104,13 @@ impl NewDisks {
         own.map(|disk| disk.refuse(give(disk)).map(|()| (&*disk.id, &*disk.path))).collect()
     }
 
-    /// Leaves the files where they are.
+    /// Keeps the files.
     pub(crate) fn keep(mut self) {
         self.0.clear();
     }
 }
 
-/// Disks of a running VM, which are copied while it is paused.
+/// Disks of a running VM, which are copied while the VM is paused.
 #[derive(Debug)]
 pub(crate) struct DisksInPause<'a> {
     disks: &'a NewDisks,
@@ -139,7 +141,8 @@ impl NewDisk {
     }
 }
 
-/// Copies a file or a block device to an empty file: by sharing its blocks if the file system can, or else without holes.
+/// Copies a file or a block device to an empty file. The files share blocks if the file system
+/// supports this; otherwise the copy has no blocks for holes.
 fn copy(from: &File, to: &File) -> io::Result<()> {
     if ioctl_ficlone(to, from).is_ok() {
         return Ok(());

@@ -12,10 +12,11 @@ use crate::vmm::{ConfiguredMemory, Control, ControlError, Load, LoadMemory, NO_M
 const RESUME: &str = "PATCH /vm HTTP/1.1\r\nHost: localhost\r\n\
     Content-Type: application/json\r\nContent-Length: 20\r\n\r\n{\"state\": \"Resumed\"}";
 
-/// A folder as memory file: Firecracker saves the state, and then answers with an error.
+/// A folder as the path of the memory file: Firecracker then saves the state, and answers with an
+/// error.
 const FOLDER: &str = "/";
 
-/// A Firecracker, by the socket of its API.
+/// A Firecracker process, by the socket of its API.
 #[derive(Debug)]
 pub(crate) struct Firecracker {
     socket: PathBuf,
@@ -26,7 +27,7 @@ impl Firecracker {
         Self { socket: socket.to_owned() }
     }
 
-    /// The value of a field of an answer.
+    /// Returns the value of a field of an answer.
     fn get(&self, path: &str, field: &str) -> Result<Value, ControlError> {
         let answer = self.send("GET", path, None)?.succeed()?;
         let mut body = serde_json::from_str::<Value>(&answer.body).unwrap_or_default();
@@ -136,7 +137,7 @@ impl Control for Firecracker {
     }
 }
 
-/// A step for the user, by the words with which Firecracker refuses to load a snapshot.
+/// Returns a step for the user, if Firecracker's message of a refused load is known.
 fn remedy_of_load(answer: &str) -> Option<&'static str> {
     let has = |words: &[&str]| words.iter().any(|words| answer.contains(words));
     if has(&["vsock_override", "network_overrides"]) {

@@ -1,4 +1,4 @@
-//! Devices in Firecracker's words.
+//! Devices in Firecracker's configuration.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::devices::{Device, OwnDevices};
 
-/// The answer to `GET /vm/config`. A release that does not have a kind of device does not list it.
+/// The answer to `GET /vm/config`. A release lists only the kinds of devices that it supports.
 #[derive(Deserialize)]
 struct Config {
     #[serde(default)]
@@ -23,7 +23,7 @@ struct Config {
 #[derive(Deserialize)]
 struct Drive {
     drive_id: String,
-    /// `None` of a drive that belongs to another process, which cannot be saved.
+    /// `None` for a drive of another process, which cannot be saved.
     path_on_host: Option<PathBuf>,
     is_read_only: Option<bool>,
 }
@@ -60,7 +60,7 @@ impl Pmem {
     }
 }
 
-/// All devices that use a part of the host.
+/// Returns all devices that use a part of the host.
 pub(crate) fn all(config: &str) -> serde_json::Result<Vec<Device>> {
     let Config { drives, nets, vsock, pmem } = serde_json::from_str(config)?;
     let net = |net: Net| Device::Net { id: net.iface_id, tap: net.host_dev_name };
@@ -71,7 +71,8 @@ pub(crate) fn all(config: &str) -> serde_json::Result<Vec<Device>> {
     Ok(nets.chain(vsock).chain(drives).chain(pmem).collect())
 }
 
-/// Fields of the request that restores a VM. A release that does not know one refuses it, so none is sent in vain.
+/// Returns the fields of the request that restores a VM. A release refuses fields that it does not
+/// know, so only needed fields are sent.
 pub(crate) fn overrides(own: &OwnDevices) -> Map<String, Value> {
     let mut fields = Map::new();
     if !own.net.is_empty() {

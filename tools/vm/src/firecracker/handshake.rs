@@ -1,5 +1,5 @@
-//! Firecracker's handshake: one message of JSON, with a userfaultfd, which sometimes comes a moment
-//! later.
+//! Firecracker's handshake: one message of JSON, with a userfaultfd, which sometimes arrives a
+//! moment later.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,28 +16,29 @@ use crate::vmm::{Layout, Region, UnfitLayout, base_page};
 /// The longest time until a message is complete.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// Bytes of a message at most.
+/// The highest length of a message in bytes.
 const LONGEST: usize = 64 << 10;
 
-/// The reason why no whole message came.
+/// The reason why no complete message arrived.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// Nothing more came.
+    /// No more bytes arrived within the time limit.
     #[error("no whole message came within {0} s")]
     Silent(u64),
-    /// The connection broke.
+    /// The connection failed.
     #[error("the connection broke")]
     Connection(#[source] io::Error),
-    /// The message has no descriptor, or several.
+    /// The message has no descriptor, or several descriptors.
     #[error("its message has {0} descriptors, and one is needed")]
     Descriptors(usize),
-    /// No VMM sends so much.
+    /// The message is longer than any message of a VMM.
     #[error("its message has more than {LONGEST} bytes")]
     Long,
 }
 
-/// A region as Firecracker sends it. `page_size_kib` is an older name of `page_size`, in bytes too.
+/// A region in Firecracker's message. `page_size_kib` is an older name of `page_size`, also in
+/// bytes.
 #[derive(Debug, Deserialize)]
 struct SentRegion {
     base_host_virt_addr: u64,
@@ -57,7 +58,7 @@ impl SentRegion {
     }
 }
 
-/// The layout in a message, checked against a memory file of `source` bytes.
+/// Returns the layout in a message, checked against a memory file of `source` bytes.
 pub(crate) fn layout(message: &[u8], source: u64) -> Result<Layout, UnfitLayout> {
     let sent: Vec<SentRegion> = serde_json::from_slice(message)
         .map_err(|error| UnfitLayout::Malformed(error.to_string()))?;
@@ -68,16 +69,17 @@ pub(crate) fn layout(message: &[u8], source: u64) -> Result<Layout, UnfitLayout>
     Layout::new(sent.iter().map(SentRegion::region).collect(), page).checked(source)
 }
 
-/// Everything that has come over a connection, whole or not.
+/// The bytes and descriptors that have arrived over a connection, complete or not.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) message: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// True if a descriptor was lost, because this process may have no more.
+    /// True if a descriptor was lost, because this process has reached its limit of descriptors.
     pub(crate) is_cut: bool,
 }
 
-/// Receives the message and its descriptor, within a time. Everything that came before a refusal stays in `sent`.
+/// Receives the message and its descriptor within a time limit. Data that arrived before an error
+/// stays in `sent`.
 pub(crate) fn receive(
     connection: &UnixStream,
     most: Duration,
@@ -104,13 +106,13 @@ pub(crate) fn receive(
     Ok(())
 }
 
-/// Returns whether nothing more of the text can come: it is JSON, or cannot become JSON.
+/// Returns true if no more text is expected: the text is JSON, or cannot become JSON.
 fn is_whole(message: &[u8]) -> bool {
     let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(message);
     parsed.map_or_else(|error| !error.is_eof(), |_| true)
 }
 
-/// Returns the refusal for a connection that ends too early.
+/// Returns the error for a connection that ends too early.
 fn missing(descriptors: usize, message: &[u8]) -> HandshakeError {
     if is_whole(message) {
         HandshakeError::Descriptors(descriptors)

@@ -1,5 +1,6 @@
-//! All that hugekit knows of Firecracker: its API, the message by which it hands over the memory of a VM that it restores,
-//! its regions of guest memory, and its file of a VM's state. Nothing here knows the pager or checkpoints.
+//! Firecracker's interfaces: its API, the message by which it hands over the memory of a restored
+//! VM, its regions of guest memory, and its file of a VM's state. Nothing here depends on the pager
+//! or on checkpoints.
 
 mod control;
 mod devices;

@@ -1,17 +1,18 @@
-//! Guest memory by regions, as Firecracker's versions lay it out.
+//! Regions of guest memory in the layouts of Firecracker's versions.
 
 const GIB: u64 = 1 << 30;
 
-/// Guest memory below the addresses of 32-bit devices, on x86-64: since version 1.13, and before.
+/// The end of guest memory below the addresses of 32-bit devices, on x86-64: since version 1.13,
+/// and before.
 const BELOW_DEVICES: [u64; 2] = [3 * GIB, 3 * GIB + (GIB >> 2)];
 
-/// The first address of 64-bit devices since 1.13, and the address behind them.
+/// The first address of 64-bit devices since version 1.13, and the end of these addresses.
 const DEVICES: (u64, u64) = (256 * GIB, 512 * GIB);
 
-/// Memory up to this size is one region in any version.
+/// Memory up to this size is one region in every version.
 pub(crate) const ONE_REGION: u64 = BELOW_DEVICES[0];
 
-/// Returns the sizes of the regions that a VM of this many bytes may have, by offset.
+/// Returns the possible sizes of the regions of a VM with this many bytes, by offset.
 pub(crate) fn sizes(bytes: u64) -> Vec<Vec<u64>> {
     if cfg!(not(target_arch = "x86_64")) || bytes <= BELOW_DEVICES[0] {
         return vec![vec![bytes]];

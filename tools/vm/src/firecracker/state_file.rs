@@ -1,12 +1,12 @@
-//! The file of a VM's devices: its last eight bytes are the checksum of the others.
+//! The file of a VM's devices. Its last eight bytes are the checksum of the other bytes.
 
-/// Returns whether these are all bytes of a state.
+/// Returns true if these bytes are a complete state.
 pub(crate) fn is_whole(bytes: &[u8]) -> bool {
     let parts = bytes.split_last_chunk();
     parts.is_some_and(|(state, sum)| !state.is_empty() && crc64(state) == u64::from_le_bytes(*sum))
 }
 
-/// CRC-64 with the polynomial of Jones, reflected, as Firecracker computes it.
+/// Computes a CRC-64 with the polynomial of Jones, reflected, as Firecracker does.
 fn crc64(bytes: &[u8]) -> u64 {
     const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
     const TABLE: [u64; 256] = {

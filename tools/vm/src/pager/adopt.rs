@@ -1,4 +1,4 @@
-//! VMs whose message was lost with an earlier pager are served, or their wait ends.
+//! VMs whose message was lost with an earlier pager: they are served, or their wait ends.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, PoisonError};
@@ -19,8 +19,8 @@ use crate::pager::waiting::{Admitted, Ending, Waiting};
 use crate::vmm::Layout;
 use crate::vmm::process::Process;
 
-/// VMMs that could not send all of their message see an error and close what they have. They are
-/// given this time before any VM is served.
+/// The time before any such VM is served. VMMs that could not send all of their message see an
+/// error and close their descriptors within this time.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// The longest time until a VMM has registered all of its memory.
@@ -29,8 +29,9 @@ const REGISTERING: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Pager {
-    /// Starts a thread for VMs that earlier pagers have lost, if there are any. Records of these
-    /// pagers are needed no more when all of the VMs are recorded or have ended their wait.
+    /// Starts a thread for VMs that earlier pagers have lost, if there are any. The records of
+    /// these pagers are not needed any more when all of these VMs are recorded or have ended their
+    /// wait.
     pub(crate) fn start_adopting<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -55,7 +56,7 @@ impl Pager {
         self.earlier.iter().for_each(|pager| pager.remove(&self.folder));
     }
 
-    /// Returns whether none is left; otherwise the pager is to end.
+    /// Returns true if no VM is left, and false if the pager was stopped before.
     fn adopt_all<'scope>(
         &'scope self,
         mut orphans: Vec<Orphan>,
@@ -79,8 +80,8 @@ impl Pager {
         true
     }
 
-    /// Gives the VM back if all of its memory may yet be registered, or another VM may yet show which
-    /// regions it has.
+    /// Returns the VM if all of its memory may still be registered, or if another VM may still show
+    /// its regions.
     fn adopt_or_wait<'scope>(
         &'scope self,
         mut orphan: Orphan,
@@ -149,8 +150,8 @@ impl Pager {
         }
     }
 
-    /// From VMs of the same memory: those that the pager had met, or that this one has met, and those
-    /// that have a record.
+    /// Finds the layout by VMs with the same memory: VMs that the earlier pager met, VMs that this
+    /// pager met, and VMs with a record.
     fn layout_of(
         &self,
         pager: &PagerRecord,

@@ -1,14 +1,14 @@
-//! One bit for each page or block, in words that threads, and processes one after the other, share.
+//! One bit for each page or block, in words that several threads share, and successive processes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words that hold this many bits.
+/// Returns the number of words for this many bits.
 pub(crate) fn words_of(bits: u64) -> usize {
     bits.div_ceil(64) as usize
 }
 
-/// Bits over borrowed words. Bits are only ever set.
+/// Bits in borrowed words. Bits are only ever set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bitmap<'a>(pub(crate) &'a [AtomicU64]);
 
@@ -18,7 +18,7 @@ impl Bitmap<'_> {
         word.load(Ordering::Acquire) >> (bit % 64) & 1 == 1
     }
 
-    /// Sets a bit; whether it was not set.
+    /// Sets a bit. Returns true if it was not set.
     pub(crate) fn set(self, bit: u64) -> bool {
         let mask = 1 << (bit % 64);
         self.0[(bit / 64) as usize].fetch_or(mask, Ordering::AcqRel) & mask == 0

@@ -1,4 +1,4 @@
-//! The pager: VMs that connect, VMs that an earlier pager has left, and a thread for each.
+//! The pager: VMs that connect, VMs that an earlier pager has left, and a thread for each VM.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -30,22 +30,24 @@ use crate::pager::working_set::WorkingSets;
 use crate::vmm::process::Process;
 use crate::vmm::{Layout, base_page};
 
-/// VMs, and connections that have yet to say what they are.
+/// The highest number of VMs and of connections without a message yet.
 const MOST: usize = 1024;
 
-/// Descriptors of one VM: connection, process, its memory in `/proc`, userfaultfd, state, bell; and one for a while.
+/// Descriptors of one VM: connection, process, its memory in `/proc`, userfaultfd, state, bell, and
+/// a temporary descriptor.
 const DESCRIPTORS_OF_VM: u64 = 7;
 
 /// Descriptors of the pager itself, and of a VM that is refused.
 const DESCRIPTORS: u64 = 32;
 
-/// The longest wait for what a VMM sends that is refused, because there are too many: others wait for it.
+/// The longest wait for the message of a VMM that is refused because there are too many VMs. Other
+/// VMMs wait for this.
 const LONGEST_REFUSAL: Duration = Duration::from_secs(1);
 
-/// The longest wait for a VM that another process claims.
+/// The longest wait for a VM that another process has claimed.
 const LONGEST_CLAIM: Duration = Duration::from_secs(60);
 
-/// A handler of page faults, for all VMs that are restored from one memory file.
+/// A pager: a handler of page faults for all VMs that are restored from one memory file.
 #[derive(Debug)]
 pub struct Pager {
     pub(crate) options: PagerOptions,
@@ -53,26 +55,28 @@ pub struct Pager {
     pub(crate) folder: Arc<PrivateFolder>,
     sets: WorkingSets,
     listener: Listener,
-    /// All that the next pager must know of this one.
+    /// The record of this pager for the next pager.
     pub(crate) record: Mutex<PagerRecord>,
-    /// Earlier pagers at this socket, and VMs that they had not recorded.
+    /// Earlier pagers at this socket, and the VMs that they had not recorded.
     pub(crate) earlier: Vec<Arc<PagerRecord>>,
     pub(crate) orphans: Mutex<Vec<Orphan>>,
-    /// Rung once, at the end.
+    /// Rung once, when the pager must end.
     pub(crate) stop: Bell,
     served: AtomicUsize,
-    /// VMs and connections that there are descriptors for.
+    /// The number of VMs and connections for which there are descriptors.
     most: usize,
 }
 
-/// Gives the pager's user events, from any thread.
+/// A callback that receives the pager's events. Any thread may call it.
 pub(crate) type Tell<'a> = &'a (dyn Fn(Event) + Sync);
 
 impl Pager {
-    /// Listens. VMs are served by [`run`](Self::run). The process's limit of open files is raised as far as it may be.
+    /// Listens at a socket. [`run`](Self::run) then serves VMs. The call raises the process's limit
+    /// of open files as far as permitted.
     ///
     /// # Errors
-    /// The options are wrong, another pager listens at the socket, or the system refuses.
+    /// [`PagerError`] if the options are invalid, if another pager listens at the socket, or if the
+    /// system refuses a call.
     pub fn start(socket: &Path, options: PagerOptions, source: Source) -> Result<Self, PagerError> {
         let around = options.around;
         if !around.is_power_of_two() || !(base_page()..=LONGEST_AROUND).contains(&around) {
@@ -114,7 +118,7 @@ impl Pager {
         })
     }
 
-    /// Leaves a record of this pager, before any VMM can connect.
+    /// Writes a record of this pager, before a VMM can connect.
     fn record(
         folder: &PrivateFolder,
         lock: &SocketLock,
@@ -131,10 +135,10 @@ impl Pager {
         Ok(record)
     }
 
-    /// Serves until `stop` is readable. VMs that are still served then wait for the next pager.
+    /// Serves VMs until `stop` is readable. VMs that are still served then wait for the next pager.
     ///
     /// # Errors
-    /// The system refuses to listen any more.
+    /// [`PagerError`] if the system refuses to continue listening.
     pub fn run(&self, stop: BorrowedFd<'_>, tell: Tell<'_>) -> Result<(), PagerError> {
         std::thread::scope(|scope| {
             self.take_over(scope, tell);
@@ -145,7 +149,7 @@ impl Pager {
         })
     }
 
-    /// VMs that are served at this moment.
+    /// Returns the number of VMs that are served at this moment.
     #[must_use]
     pub fn served(&self) -> usize {
         self.served.load(Ordering::Relaxed)
@@ -201,10 +205,10 @@ impl Pager {
         }
     }
 
-    /// Starts the thread of a VM, if there is room for one more.
+    /// Starts the thread of a VM, if there is room for one more VM.
     ///
     /// # Errors
-    /// There is none; `of` is given back, so that the VM's wait is ended.
+    /// There is no room. `of` is returned, so that the caller can end the VM's wait.
     pub(crate) fn spawn<'scope, T: Send + 'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -230,7 +234,7 @@ impl Pager {
         take(&given).map_or(Ok(()), |of| Err((of, Refusal::Thread(error))))
     }
 
-    /// A VMM has connected.
+    /// Handles a new connection of a VMM.
     fn meet(&self, connection: &UnixStream, tell: Tell<'_>) {
         match Waiting::meet(connection, self.options.around, |waiting| self.admit(waiting)) {
             Ok(vm) => {
@@ -253,13 +257,13 @@ impl Pager {
         Admitted::new(layout, Arc::clone(&self.source), state.map_err(Refusal::State)?)
     }
 
-    /// Remembers the kind of a VM's layout, for VMs whose message is lost.
+    /// Stores the layout of a VM as an example, for VMs whose message is lost.
     fn learn(&self, layout: &Layout) -> io::Result<()> {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         if record.learn(layout) { record.write(&self.folder) } else { Ok(()) }
     }
 
-    /// A VM that an earlier pager has left; `None` if it needs none.
+    /// Opens a VM that an earlier pager has left; `None` if the VM needs no pager.
     fn open_left(&self, name: &OsStr, record: &Record) -> Result<Option<ServedVm>, Event> {
         let mut process = match Process::find(record.pid, record.started) {
             Ok(process) => process,
@@ -304,7 +308,7 @@ impl Pager {
         }
     }
 
-    /// Ends the wait of a VM that an earlier pager has left, whose record is needed no more.
+    /// Ends the wait of a VM that an earlier pager has left. Its record is not needed any more.
     fn refuse_left(&self, name: &OsStr, record: &Record, why: Refusal) -> Event {
         state::forget(&self.folder, name);
         match Process::find(record.pid, record.started) {
@@ -313,7 +317,7 @@ impl Pager {
         }
     }
 
-    /// The memory that a VM of an earlier pager was restored from.
+    /// Returns the memory from which a VM of an earlier pager was restored.
     pub(crate) fn source_of(&self, identity: &MemoryIdentity) -> Result<Arc<Source>, Refusal> {
         if identity.has_same_bytes(self.source.identity()) {
             return Ok(Arc::clone(&self.source));
@@ -343,7 +347,7 @@ fn lock(socket: &Path) -> Result<SocketLock, PagerError> {
     })
 }
 
-/// The next connection; `None` if there is none.
+/// Returns the next connection; `None` if there is none.
 fn accept(listener: &Listener) -> io::Result<Option<UnixStream>> {
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
         Ok(connection) => Ok(Some(connection.into())),
@@ -352,13 +356,13 @@ fn accept(listener: &Listener) -> io::Result<Option<UnixStream>> {
     }
 }
 
-/// Returns whether VMs of a user are served, besides those of `users`.
+/// Returns true if VMs of a user are served, because it is this user or one of `users`.
 fn is_served(users: &[u32], uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw() || uid == 0 || users.contains(&uid)
 }
 
-/// A checkpoint claims a VM, too, until it has seen that a pager serves the VM, or until all memory
-/// is copied. A pager without the right to claim a VM serves it nevertheless.
+/// Claims a VM. A checkpoint also claims a VM, until it has seen that a pager serves the VM, or
+/// until all memory is copied. A pager without the right to claim a VM serves the VM nevertheless.
 pub(crate) fn claim(process: &mut Process) -> Result<(), Refusal> {
     let until = Instant::now() + LONGEST_CLAIM;
     loop {

@@ -1,4 +1,4 @@
-//! What goes wrong, for the pager and for one VM.
+//! Errors of the pager, and of one VM.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,40 +19,40 @@ pub enum PagerError {
     /// The memory file is not available.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The socket cannot be listened at.
+    /// The pager cannot listen at the socket.
     #[error("cannot listen at {}{}", socket.display(), Remedy(self.remedy()))]
     Socket {
-        /// The socket as the caller named it.
+        /// The socket, as the caller named it.
         socket: PathBuf,
-        /// The error of the system.
+        /// The system's error.
         source: io::Error,
     },
     /// Another pager listens at this socket.
     #[error("another pager listens at {}{}", socket.display(), Remedy(self.remedy()))]
     Running {
-        /// The socket as the caller named it.
+        /// The socket, as the caller named it.
         socket: PathBuf,
     },
-    /// The socket's lock is another user's.
+    /// The lock of the socket belongs to another user.
     #[error("{} belongs to user {user}{}", lock.display(), Remedy(self.remedy()))]
     OtherUser {
-        /// The file.
+        /// The path of the lock file.
         lock: PathBuf,
-        /// Its owner.
+        /// The owner of the lock file.
         user: u32,
     },
-    /// The folder of states cannot be used.
+    /// The folder for the state of VMs cannot be used.
     #[error("cannot use the state folder {}{}", folder.display(), Remedy(self.remedy()))]
     State {
-        /// The folder.
+        /// The path of the folder.
         folder: PathBuf,
-        /// The error of the system.
+        /// The system's error.
         source: io::Error,
     },
-    /// A fault cannot bring in so much.
+    /// The number of bytes for each fault is not valid.
     #[error("{0} bytes around a fault: a power of two from the base page to 2 MiB is needed")]
     Around(u64),
-    /// The system has refused something else.
+    /// The system refused another call.
     #[error("the pager cannot run")]
     System(#[from] io::Error),
 }
@@ -68,7 +68,7 @@ impl PagerError {
         }
     }
 
-    /// Returns a step for the user, if there is one.
+    /// Returns a step for the user; `None` if no step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
@@ -83,29 +83,30 @@ impl PagerError {
     }
 }
 
-/// The reason why a VM is not served. Its wait for memory was ended ([`Ending`](crate::pager::Ending)).
+/// The reason why a VM is not served. Its wait for memory was ended
+/// ([`Ending`](crate::pager::Ending)).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The process cannot be held.
+    /// The process cannot be opened.
     #[error("its process cannot be told")]
     Process(#[source] io::Error),
     /// A checkpoint or another pager uses the VM's userfaultfd.
     #[error("a checkpoint or another pager uses its userfaultfd{}", Remedy(self.remedy()))]
     InUse,
-    /// Another user's.
+    /// The VMM belongs to another user.
     #[error("it belongs to user {uid}{}", Remedy(self.remedy()))]
     User {
-        /// Whose it is.
+        /// The user of the VMM.
         uid: u32,
     },
-    /// No whole message came.
+    /// No complete message arrived.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// No userfaultfd came, or an earlier pager's was not found.
+    /// No userfaultfd arrived, or the userfaultfd of an earlier pager was not found.
     #[error("it has no userfaultfd that its memory is registered with")]
     NoUserfaultfd,
-    /// The descriptor is none of userfaultfd's, or one that is not understood.
+    /// The descriptor is not a userfaultfd, or has features that are not supported.
     #[error(transparent)]
     Descriptor(#[from] UnfitDescriptor),
     /// The regions are refused.
@@ -119,32 +120,32 @@ pub enum Refusal {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Nothing could be remembered of it.
+    /// The record of the VM could not be written.
     #[error("its state cannot be written")]
     State(#[source] io::Error),
-    /// Its memory file is gone.
+    /// The memory file of the VM is not available any more.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// It had connected to an earlier pager, and its message was lost with that one.
+    /// The VM had connected to an earlier pager, and its message was lost with that pager.
     #[error(
         "an earlier pager was killed before it had recorded this VM, whose {bytes} bytes of memory \
          cannot be distinguished{}",
         Remedy(self.remedy())
     )]
     Lost {
-        /// Bytes of its memory.
+        /// Bytes of the VM's memory.
         bytes: u64,
     },
-    /// Too many are served already.
+    /// The pager serves the highest permitted number of VMs already.
     #[error("{0} VMs are connected already, and there are descriptors for no more{remedy}", remedy = Remedy(self.remedy()))]
     TooMany(usize),
-    /// No thread could be started for it.
+    /// No thread could be started for the VM.
     #[error("no thread serves it")]
     Thread(#[source] io::Error),
 }
 
 impl Refusal {
-    /// Returns a step for the user, if there is one.
+    /// Returns a step for the user; `None` if no step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -159,11 +160,11 @@ impl Refusal {
     }
 }
 
-/// A failure of a VM that is served.
+/// A failure of a served VM.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VmError {
-    /// A page cannot be read: the VM's access to it fails.
+    /// A page cannot be read. The VM's access to the page fails.
     #[error("accesses to memory of the VM fail")]
     Source(#[from] SourceError),
     /// No memory is free for a page of the VM.
@@ -171,9 +172,9 @@ pub enum VmError {
     NoMemory {
         /// The address of the page.
         address: u64,
-        /// Seconds in which it was tried.
+        /// The seconds in which the pager tried to supply the page.
         seconds: u64,
-        /// True if it is a page of hugetlbfs, of which the pool has some left.
+        /// True if the page is of hugetlbfs, and the kernel's pool has free pages.
         is_hugetlb: bool,
     },
     /// No page of hugetlbfs is free for a page of the VM.
@@ -181,31 +182,31 @@ pub enum VmError {
     NoHugePages {
         /// The address of the page.
         address: u64,
-        /// Seconds in which it was tried.
+        /// The seconds in which the pager tried to supply the page.
         seconds: u64,
-        /// Pages for all of the VM's memory.
+        /// The shortage of pages for all of the VM's memory.
         source: Shortage,
     },
-    /// The kernel has refused to supply a page.
+    /// The kernel refused to supply a page.
     #[error("the kernel refuses a page at {address:#x}")]
     Kernel {
         /// The address of the page.
         address: u64,
-        /// Its answer.
+        /// The kernel's answer.
         source: io::Error,
     },
     /// The working set cannot be written or read.
     #[error("the working set {path} is not used{}", Remedy(self.remedy()), path = path.display())]
     WorkingSet {
-        /// Its file.
+        /// The path of the file.
         path: PathBuf,
-        /// The error of the system.
+        /// The system's error.
         source: io::Error,
     },
-    /// Memory is short, and is kept for what the VM touches.
+    /// Memory is short, and is kept for pages that the VM touches. So no memory is read ahead.
     #[error("nothing more is read ahead: {0}; the VM needs the pager until it ends{remedy}", remedy = Remedy(self.remedy()))]
     NotAhead(Available),
-    /// A mistake in the pager itself.
+    /// A bug in the pager itself.
     #[error("the pager has made a mistake, and its VMM was ended{}", Remedy(self.remedy()))]
     Mistake,
     /// No thread could be started, or its messages cannot be read.
@@ -214,7 +215,7 @@ pub enum VmError {
 }
 
 impl VmError {
-    /// Returns a step for the user, if there is one.
+    /// Returns a step for the user; `None` if no step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {

@@ -1,4 +1,4 @@
-//! What a pager tells its user.
+//! Events of a pager.
 
 use std::time::Duration;
 use std::{fmt, io};
@@ -9,77 +9,79 @@ use rustix::io::Errno;
 use crate::pager::error::{Refusal, VmError};
 use crate::pager::waiting::Ending;
 
-/// Something that happened to a VM.
+/// An event of a VM.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// It connected, and is served.
+    /// The VM connected, and is served.
     Connected {
-        /// Its VMM's process.
+        /// The number of its VMM's process.
         pid: i32,
         /// Bytes of its memory.
         bytes: u64,
     },
-    /// An earlier pager has left it, and this one serves it.
+    /// The VM was left by an earlier pager, and this pager serves it.
     TakenOver {
-        /// Its VMM's process.
+        /// The number of its VMM's process.
         pid: i32,
     },
-    /// An earlier pager has lost it, and its regions cannot be distinguished yet.
+    /// The message of the VM was lost with an earlier pager, and its regions cannot be determined
+    /// yet.
     Waits {
-        /// Its VMM's process.
+        /// The number of its VMM's process.
         pid: i32,
     },
-    /// It is not served.
+    /// The VM is not served.
     Refused {
-        /// Its VMM's process; `None` if that is not known.
+        /// The number of its VMM's process; `None` if it is not known.
         pid: Option<i32>,
         /// The reason.
         why: Refusal,
-        /// The end of its wait for memory.
+        /// The end of the VM's wait for memory.
         ending: Ending,
     },
-    /// The memory that the VM touched first was written to a file.
+    /// The list of the memory that the VM touched first was written to a file.
     Recorded {
-        /// Its VMM's process.
+        /// The number of its VMM's process.
         pid: i32,
-        /// Bytes that it touched.
+        /// Bytes that the VM touched.
         bytes: u64,
     },
-    /// All of its memory is there.
+    /// All of the VM's memory is supplied.
     Complete(Completed),
-    /// It needs no pager any more, because it has ended.
+    /// The VM has ended.
     Ended {
-        /// Its VMM's process.
+        /// The number of its VMM's process.
         pid: i32,
-        /// Faults that were answered.
+        /// The number of handled faults.
         faults: u64,
     },
-    /// Something went wrong.
+    /// A failure of the VM.
     Failed {
-        /// Its VMM's process.
+        /// The number of its VMM's process.
         pid: i32,
         /// The failure.
         why: VmError,
     },
 }
 
-/// A VM whose memory is there.
+/// A VM with complete memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Completed {
-    /// Its VMM's process.
+    /// The number of its VMM's process.
     pub pid: i32,
-    /// Since it connected.
+    /// The time since the VM connected.
     pub after: Duration,
-    /// Faults that were answered.
+    /// The number of handled faults.
     pub faults: u64,
     /// Bytes that were copied.
     pub copied: u64,
     /// Bytes that were put on huge pages.
     pub collapsed: u64,
-    /// Bytes that the kernel did not put on huge pages, and its answer; `None` if it refused none.
+    /// Bytes that the kernel did not put on huge pages, and its last answer; `None` if it refused
+    /// none.
     pub refused: Option<(u64, Errno)>,
-    /// True if the pager still serves it.
+    /// True if the pager continues to serve the VM.
     pub stays: bool,
 }
 

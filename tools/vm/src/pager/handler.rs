@@ -1,7 +1,8 @@
-//! A handler of page faults for VMs that the same process has started: children of a fork, and clones.
+//! A handler of page faults for VMs that the same process has started: children of a fork, and
+//! clones.
 //!
-//! No later pager takes such VMs over: they end with this process, unless they are complete. So nothing is
-//! recorded, and there is no listener: whoever starts the VMMs accepts their connections.
+//! No later pager takes such VMs over: incomplete VMs end with this process. So nothing is
+//! recorded, and there is no listener: the code that starts the VMMs accepts their connections.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -19,7 +20,7 @@ use crate::pager::waiting::{Admitted, Waiting};
 use crate::pager::working_set::WorkingSets;
 use crate::vmm::Arriving;
 
-/// Serves VMs from one memory.
+/// A handler of VMs with one memory.
 #[derive(Debug)]
 pub(crate) struct Handler {
     source: Arc<Source>,
@@ -29,18 +30,19 @@ pub(crate) struct Handler {
 }
 
 impl Handler {
-    /// A handler of VMs whose memory is still copied.
+    /// Makes a handler for VMs whose memory is still being copied.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// An error if no descriptor is left.
     pub(crate) fn of_arriving(memory: Arc<dyn Arriving>) -> io::Result<Self> {
         Self::new(Source::arriving(memory), WorkingSets::none())
     }
 
-    /// A handler of VMs with the memory of a file. If an earlier pager has recorded a working set, that comes first.
+    /// Makes a handler for VMs with the memory of a file. If an earlier pager has recorded a
+    /// working set, that memory comes first.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// An error if no descriptor is left.
     pub(crate) fn of_file(source: Source) -> io::Result<Self> {
         let sets = WorkingSets::found_beside(source.path());
         Self::new(source, sets)
@@ -53,8 +55,9 @@ impl Handler {
         Ok(Self { source: Arc::new(source), options, sets, stop })
     }
 
-    /// Serves the VM whose VMM has connected, until all of its memory is there, it has ended, or
-    /// the handler is stopped. `tell` gets [`Event::Complete`] or the reason.
+    /// Serves the VM whose VMM has connected, until all of its memory is supplied, the VM has
+    /// ended, or the handler is stopped. `tell` gets [`Event::Complete`] or the reason of the
+    /// failure.
     pub(crate) fn serve(&self, connection: &UnixStream, tell: &(dyn Fn(Event) + Sync)) {
         match Waiting::meet(connection, self.options.around, |waiting| self.admit(waiting)) {
             Ok(vm) => vm::serve(vm, &self.stop, &self.options, &self.sets, tell),

@@ -1,9 +1,9 @@
-//! The layout of a VM whose message was lost with the pager that it was sent to: from the mappings
+//! The layout of a VM whose message was lost with an earlier pager. It is derived from the mappings
 //! of its VMM, and from layouts of other VMs that were restored from the same memory file.
 //!
-//! One VMM program maps the regions of one snapshot in one order. So regions that the kernel has
-//! merged are distinguished by another VM's sizes and order. If anything is ambiguous there is no
-//! layout: to guess would show wrong bytes.
+//! A VMM program maps the regions of a snapshot always in the same order. So the sizes and the
+//! order of another VM's regions separate regions that the kernel has merged. If anything is
+//! ambiguous, there is no layout, because a guess would show wrong bytes.
 
 use crate::firecracker::regions::ONE_REGION;
 use crate::pager::served::Served;
@@ -38,7 +38,8 @@ fn only_region(mappings: &[Served], source: u64) -> Option<Vec<Region>> {
     is_whole.then(|| vec![Region { start: addresses.start, len, offset: 0 }])
 }
 
-/// The other VM's regions in the order of its addresses, if each mapping ends where a region does.
+/// Returns the other VM's regions in the order of its addresses, if each mapping ends at the end of
+/// a region.
 fn in_order(mappings: &[Served], other: &Layout) -> Option<Vec<Region>> {
     let mut regions = other.by_address().into_iter();
     let mut found = Vec::new();
@@ -56,7 +57,8 @@ fn in_order(mappings: &[Served], other: &Layout) -> Option<Vec<Region>> {
     sorted(regions.next().is_none().then_some(found)?)
 }
 
-/// Regions that are mapped in another order, if each one has a mapping and a size of its own.
+/// Returns regions that are mapped in another order, if each region has a mapping and a size of its
+/// own.
 fn by_size(mappings: &[Served], other: &Layout) -> Option<Vec<Region>> {
     if mappings.len() != other.regions().len() {
         return None;

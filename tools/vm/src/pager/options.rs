@@ -47,16 +47,16 @@ pub struct PagerOptions {
         default_value = PagerOptions::default().record.as_secs().to_string()
     ))]
     pub record: Duration,
-    /// For this time after its connection, a VM gets only memory that it waits for. The time is over
-    /// earlier if the VM has had 16 faults. Default: 0.1 s.
+    /// The time after its connection in which a VM gets only memory that it waits for. The time
+    /// ends earlier if the VM has had 16 faults. Default: 0.1 s.
     #[cfg_attr(feature = "clap", arg(skip = PagerOptions::default().startup))]
     pub startup: Duration,
     /// Continue to serve VMs whose memory is complete.
     #[cfg_attr(feature = "clap", arg(long))]
     pub stay: bool,
-    /// For how long a VM waits whose message was lost with an earlier pager and whose regions cannot
-    /// be distinguished. Another VM of the same memory file that connects meanwhile shows them.
-    /// Default: a minute.
+    /// The time for which a VM waits if its message was lost with an earlier pager and its regions
+    /// cannot be determined. Another VM of the same memory file that connects meanwhile shows the
+    /// regions. Default: a minute.
     #[cfg_attr(feature = "clap", arg(skip = PagerOptions::default().patience))]
     pub patience: Duration,
     /// Also serve VMs of this user.

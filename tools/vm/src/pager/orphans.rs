@@ -1,11 +1,11 @@
-//! VMMs that had connected to an earlier pager, and that it had not recorded when it was killed.
+//! Orphans: VMMs that had connected to an earlier pager, which was killed before it had recorded
+//! them.
 //!
-//! The kernel drops messages that nobody has received with the socket that they were sent to. But
-//! Firecracker keeps its end of the connection open, and that end still has the address of the
-//! pager's socket and the process that listened there. So such a VMM is a process that has a
-//! userfaultfd and a connection to a pager whose record is in the state folder, and has no record
-//! of its own. This is looked for before the socket is listened at, so that no VMM that connects
-//! to the new pager is among them.
+//! When a socket is closed, the kernel drops messages in it that were not received. But Firecracker
+//! keeps its end of the connection open. That end still has the address of the pager's socket, and
+//! the process that listened there. So an orphan is a process with a userfaultfd, with a connection
+//! to a pager whose record is in the state folder, and without a record of its own. The search runs
+//! before the new pager listens, so that no VMM of the new pager is found.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -22,22 +22,24 @@ use crate::pager::pager_record::PagerRecord;
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::is_userfaultfd;
 
-/// The longest wait for the end of an earlier pager: its lock is free before its socket is closed.
+/// The longest wait for the end of an earlier pager, because its lock is free before its socket is
+/// closed.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// A VMM that waits for a pager which has ended.
+/// A VMM that waits for a pager that has ended.
 #[derive(Debug)]
 pub(crate) struct Orphan {
     pub(crate) process: Process,
     pub(crate) pager: Arc<PagerRecord>,
-    /// True if the log says that the VM waits.
+    /// True if the log already reports that the VM waits.
     pub(crate) is_told: bool,
-    /// The number of its connection, and what that stands for.
+    /// The number of the connection's descriptor, and its target.
     connection: (i32, PathBuf),
 }
 
 impl Orphan {
-    /// Returns whether it still has its connection and a userfaultfd: a VMM that has failed closes them.
+    /// Returns true if the VMM still has its connection and a userfaultfd. A VMM that has failed
+    /// closes them.
     pub(crate) fn still_waits(&self) -> bool {
         let links = self.process.links().unwrap_or_default();
         !self.process.has_ended()
@@ -46,7 +48,8 @@ impl Orphan {
     }
 }
 
-/// Waits until these pagers, whose lock is free, have ended. Connections to them fail from then on.
+/// Waits until these pagers have ended. Their locks are free already. Connections to them fail
+/// afterwards.
 pub(crate) fn await_end(pagers: &[Arc<PagerRecord>]) {
     let own = rustix::process::getpid().as_raw_pid();
     for pager in pagers.iter().filter(|pager| pager.pid != own) {
@@ -56,7 +59,7 @@ pub(crate) fn await_end(pagers: &[Arc<PagerRecord>]) {
     }
 }
 
-/// Looks through all processes of users that are served. `is_recorded` is asked of each.
+/// Searches all processes of users that are served. `is_recorded` is called for each process.
 pub(crate) fn find(
     pagers: &[Arc<PagerRecord>],
     is_served: impl Fn(u32) -> bool,
@@ -89,7 +92,7 @@ fn orphan(process: Process, pagers: &[Arc<PagerRecord>]) -> Option<Orphan> {
     Some(Orphan { process, pager, is_told: false, connection })
 }
 
-/// The pager that listened at the other end. Connections keep its address when it has ended.
+/// Returns the pager that listened at the other end. Connections keep its address after its end.
 fn peer_among(socket: &OwnedFd, pagers: &[Arc<PagerRecord>]) -> Option<Arc<PagerRecord>> {
     let address = SocketAddrUnix::try_from(getpeername(socket).ok()??).ok()?;
     let listened = seqpacket::peer(socket).ok()?;

@@ -1,5 +1,5 @@
-//! What a pager leaves of itself: a `.pager` file in the state folder. By this the next pager
-//! finds VMs that had connected to it when it was killed, before it had recorded them.
+//! The record of a pager: a `.pager` file in the state folder. If the pager is killed, the next
+//! pager uses the record to find VMs that had connected and were not recorded yet.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,21 +16,21 @@ use crate::vmm::Layout;
 
 const VERSION: u32 = 2;
 
-/// Longer files are not ours.
+/// The highest length of a file in bytes. Longer files are not hugekit's.
 const LONGEST: u64 = 256 << 10;
 
-/// Layouts that are remembered of one memory file.
+/// The highest number of layouts that are kept for one memory file.
 const MOST_LAYOUTS: usize = 8;
 
 /// The file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PagerRecord {
     version: u32,
-    /// Its place among the pagers of its process.
+    /// The number of the pager among the pagers of its process.
     number: u64,
     pub(crate) pid: i32,
     pub(crate) started: u64,
-    /// The name that its socket was bound to, which its peers see.
+    /// The name of its socket, which its peers see.
     pub(crate) socket: Vec<u8>,
     pub(crate) source: MemoryIdentity,
     /// Layouts of VMs that were restored from this memory, one of each kind.
@@ -57,7 +57,7 @@ impl PagerRecord {
         &self.layouts
     }
 
-    /// Remembers a layout; whether it is of a new kind.
+    /// Stores a layout. Returns true if it is of a new kind.
     pub(crate) fn learn(&mut self, layout: &Layout) -> bool {
         let is_new = self.layouts.len() < MOST_LAYOUTS
             && !self.layouts.iter().any(|known| known.is_like(layout));
@@ -67,7 +67,7 @@ impl PagerRecord {
         is_new
     }
 
-    /// Writes it whole or not at all.
+    /// Writes the record, completely or not at all.
     pub(crate) fn write(&self, folder: &PrivateFolder) -> io::Result<()> {
         folder.write(&self.name(), &serde_json::to_vec(self)?)
     }

@@ -1,4 +1,4 @@
-//! The memory of a process that a userfaultfd serves.
+//! Memory of a process whose faults a userfaultfd handles.
 
 use std::io;
 use std::ops::Range;
@@ -7,17 +7,17 @@ use hugekit_machine::processes::Mapping;
 
 use crate::vmm::mappings::{is_protected, is_served, mappings_of};
 
-/// A run of addresses without a gap. The kernel may have merged several regions of a VMM into one.
+/// A run of addresses without a gap. The kernel may have merged several regions of a VMM into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Served {
     pub(crate) addresses: Range<u64>,
-    /// Bytes of its pages.
+    /// Bytes of a page.
     pub(crate) page: u64,
 }
 
 impl Served {
-    /// Ascending, apart from each other or with other pages. Memory that a checkpoint protects is
-    /// complete, and needs no pager.
+    /// Returns the runs, ascending. Between two runs there is a gap, or they have different pages.
+    /// Memory that a checkpoint protects is complete, and is not included.
     pub(crate) fn of_process(pid: i32) -> io::Result<Vec<Self>> {
         mappings_of(pid).map(Self::among)
     }

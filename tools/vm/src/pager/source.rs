@@ -1,8 +1,9 @@
-//! The memory file that VMs are restored from: read by `pread(2)`, so that a file that is cut off
-//! meanwhile is an error and never a signal. A file that is written to or replaced is found by its stamp.
+//! The memory file from which VMs are restored. It is read by `pread(2)`, so a file that is
+//! truncated meanwhile causes an error and never a signal. A stamp shows if the file was written to
+//! or replaced.
 //!
-//! Memory that is sealed, such as an image, cannot be cut off or written to. It is mapped, and
-//! copied from there to VMs.
+//! Sealed memory, such as an image, cannot be truncated or written to. It is mapped, and copied
+//! from the mapping to VMs.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -20,87 +21,89 @@ use serde::{Deserialize, Serialize};
 
 use crate::vmm::Arriving;
 
-/// Runs of data that are kept of a file: what lies behind the last one counts as data. Their list has 16 MiB then.
+/// The highest number of runs of data that are kept for a file. Bytes after the last run count as
+/// data. The list then has 16 MiB.
 const MOST_RUNS: usize = 1 << 20;
 
 /// The reason why bytes of a memory file are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// It cannot be opened or looked at.
+    /// The memory file cannot be opened or inspected.
     #[error("memory file {path} cannot be opened", path = path.display())]
     Open {
-        /// The path as the caller named it.
+        /// The path, as the caller named it.
         path: PathBuf,
-        /// The error of the system.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file without a byte is no VM's memory.
+    /// The memory file is empty.
     #[error("memory file {path} is empty", path = path.display())]
     Empty {
-        /// The path as the caller named it.
+        /// The path, as the caller named it.
         path: PathBuf,
     },
-    /// The path names another file than the VM was restored from, or the file was written to.
+    /// The path refers to another file than the one from which the VM was restored, or the file was
+    /// written to.
     #[error(
         "memory file {path} is not the one that the VM was restored from",
         path = path.display()
     )]
     Replaced {
-        /// The path that the file had.
+        /// The former path of the file.
         path: PathBuf,
     },
-    /// The path names another file than the pager has open.
+    /// The path refers to another file than the one that the pager has open.
     #[error(
         "{path} is another file now than the pager has opened{}",
         Remedy(Some("start the pager again: it then serves VMs of the new file")),
         path = path.display()
     )]
     Renewed {
-        /// The file, or the name of the image.
+        /// The path of the file, or the name of the image.
         path: PathBuf,
     },
-    /// It was written to.
+    /// The memory file was written to.
     #[error(
         "memory file {path} was written to while the pager had it open{}",
         Remedy(Some("write a new file and rename it, and start the pager again")),
         path = path.display()
     )]
     Written {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// It was cut off.
+    /// The memory file was truncated.
     #[error(
         "memory file {path} ends before byte {end}, which it had when it was opened",
         path = path.display()
     )]
     Cut {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The end of the bytes that were read.
+        /// The end of the requested bytes.
         end: u64,
     },
-    /// It cannot be read.
+    /// The memory file cannot be read.
     #[error("memory file {path} cannot be read at byte {offset}", path = path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The offset in the file.
         offset: u64,
-        /// The error of the system.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A file that the memory is made of, as it was when it was opened.
+/// A file of which the memory is made, as it was when it was opened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct SourceFile {
-    /// `None` if it has no path.
+    /// `None` if the file has no path.
     path: Option<PathBuf>,
     stamp: FileStamp,
 }
 
-/// By which a later pager knows that it has the same bytes.
+/// The identity of memory, by which a later pager knows that its memory has the same bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MemoryIdentity {
     name: PathBuf,
@@ -108,7 +111,7 @@ pub(crate) struct MemoryIdentity {
 }
 
 impl MemoryIdentity {
-    /// Returns whether both are of the same files with the same bytes.
+    /// Returns true if both identities are of the same files with the same bytes.
     pub(crate) fn has_same_bytes(&self, other: &Self) -> bool {
         let parts = self.parts.iter().zip(&other.parts);
         self.name == other.name
@@ -116,19 +119,20 @@ impl MemoryIdentity {
             && parts.into_iter().all(|(one, other)| one.stamp.has_same_bytes(&other.stamp))
     }
 
-    /// Returns when each file was written last, and its bytes: a copy of the files has the same times.
+    /// Returns the time of the last write of each file, and its length. A copy of the files has the
+    /// same times.
     pub(crate) fn versions(&self) -> Vec<Version> {
         self.parts.iter().map(|part| (part.stamp.modified(), part.stamp.len())).collect()
     }
 }
 
-/// Seconds and nanoseconds of the last write of a file, and its bytes.
+/// The time of the last write of a file in seconds and nanoseconds, and its length.
 pub(crate) type Version = ((i64, i64), u64);
 
-/// Says whether memory that has no path is still what its name stands for.
+/// A function that returns true if memory without a path is still the memory of its name.
 type IsCurrent = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// The memory that VMs are restored from, open.
+/// The memory from which VMs are restored, opened.
 pub struct Source {
     bytes: Bytes,
     identity: MemoryIdentity,
@@ -152,11 +156,11 @@ enum Bytes {
 #[derive(Debug)]
 struct KeptFile {
     file: File,
-    /// `None` if it is sealed, so that nobody can change it.
+    /// `None` if the file is sealed, so no process can change it.
     stamp: Option<FileStamp>,
-    /// All of it if it is sealed.
+    /// The mapping of the whole file, if it is sealed.
     mapped: Option<Mmap>,
-    /// Runs of bytes that lie in no hole, ascending.
+    /// Runs of bytes outside of holes, ascending.
     data: Vec<Range<u64>>,
 }
 
@@ -164,7 +168,7 @@ impl Source {
     /// Opens a raw memory file: the byte at an offset is the guest's byte at that offset.
     ///
     /// # Errors
-    /// It cannot be opened, or is no regular file with a byte.
+    /// [`SourceError`] if the file cannot be opened, is not regular, or is empty.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         let refused = |source| SourceError::Open { path: path.to_owned(), source };
         let name = fs::canonicalize(path).map_err(refused)?;
@@ -172,12 +176,12 @@ impl Source {
         Self::new(file, name.clone(), Some(name), Vec::new())
     }
 
-    /// Memory that was made of other files, such as a memory file and its deltas, or an image of a
-    /// broker. A later pager takes VMs over if its source has the same name and is made of the same
-    /// files; `made_of` is empty for the file itself.
+    /// Makes a source of memory that was made of other files, such as a memory file and its deltas,
+    /// or an image of a broker. A later pager takes VMs over if its source has the same name and is
+    /// made of the same files. `made_of` is empty for the file itself.
     ///
     /// # Errors
-    /// A file cannot be looked at, or the memory is empty.
+    /// [`SourceError`] if a file cannot be inspected, or if the memory is empty.
     pub fn of_memory(
         file: File,
         name: PathBuf,
@@ -216,14 +220,15 @@ impl Source {
         }
     }
 
-    /// Has `is_current` asked whenever a VM connects, for memory whose name may get other memory: an image that was
-    /// loaded anew.
+    /// Sets a function that is called whenever a VM connects. This is for memory whose name may get
+    /// other memory: an image that was loaded again. By default none.
     #[must_use]
     pub fn current_if(self, is_current: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { is_current: Some(Box::new(is_current)), ..self }
     }
 
-    /// Memory that another thread of this process still copies. No later pager has it.
+    /// Makes a source of memory that another thread of this process still copies. No later pager
+    /// has this memory.
     pub(crate) fn arriving(memory: Arc<dyn Arriving>) -> Self {
         let (name, parts) = ("memory of a running VM".into(), Vec::new());
         let len = memory.bytes();
@@ -231,12 +236,12 @@ impl Source {
         Self { bytes: Bytes::Arriving(memory), identity, len, is_current: None }
     }
 
-    /// Returns whether a later restore can be from the same memory.
+    /// Returns true if a later restore can use the same memory.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self.bytes, Bytes::File(..))
     }
 
-    /// Opens the file that a VM was restored from, if it is unchanged.
+    /// Opens the file from which a VM was restored, if it is unchanged.
     pub(crate) fn reopen(identity: &MemoryIdentity) -> Result<Self, SourceError> {
         let source = Self::open(&identity.name)?;
         if source.identity.has_same_bytes(identity) {
@@ -249,26 +254,27 @@ impl Source {
         &self.identity
     }
 
-    /// Returns its path, or its name if it has no path.
+    /// Returns the path of the memory, or its name if it has no path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.identity.name
     }
 
-    /// Returns whether some process has the file open for writing, which may change bytes that VMs get.
+    /// Returns true if a process has the file open for writing. It may change bytes that VMs get.
     #[must_use]
     pub fn is_open_for_writing(&self) -> bool {
         let Bytes::File(KeptFile { file, mapped: None, .. }) = &self.bytes else { return false };
         input::is_open_for_writing(file) == Some(true)
     }
 
-    /// Bytes that it had when it was opened.
+    /// Returns the length of the memory in bytes when it was opened.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Checks that its files are what their names stand for, for a VM that connects now: whoever restores it means the
-    /// file that has the name. A file that has no name any more is still the one that was meant.
+    /// Checks that the names of its files still refer to the opened files. This is for a VM that
+    /// connects now, because its user means the file that has the name. A file without a name is
+    /// still the meant file.
     pub(crate) fn check_current(&self) -> Result<(), SourceError> {
         self.check_unwritten()?;
         for SourceFile { path, stamp } in &self.identity.parts {
@@ -290,8 +296,8 @@ impl Source {
         }
     }
 
-    /// Checks that no byte was changed since it was opened: also that a hole is one, and not what is left behind the end
-    /// of a file that was cut off.
+    /// Checks that no byte was changed since the source was opened. A hole must still be a hole,
+    /// and not the part after the end of a truncated file.
     pub(crate) fn check_unwritten(&self) -> Result<(), SourceError> {
         let Bytes::File(KeptFile { file, stamp: Some(stamp), .. }) = &self.bytes else {
             return Ok(());
@@ -307,7 +313,7 @@ impl Source {
         }
     }
 
-    /// Reads all of these bytes, which are those of the file as it was opened.
+    /// Reads all of these bytes of the file as it was opened.
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), SourceError> {
         let read = match &self.bytes {
             Bytes::File(kept) => kept.file.read_exact_at(to, offset),
@@ -324,8 +330,8 @@ impl Source {
         self.check_unwritten()
     }
 
-    /// These bytes without a copy, if they are mapped and have no hole: to read a hole of a mapping
-    /// would give it memory.
+    /// Returns these bytes without a copy, if they are mapped and contain no hole. A read of a hole
+    /// in a mapping would allocate memory for it.
     pub(crate) fn mapped(&self, offsets: &Range<u64>) -> Option<&[u8]> {
         let mapped = match &self.bytes {
             Bytes::File(kept) => kept.mapped.as_ref()?,
@@ -335,7 +341,7 @@ impl Source {
         is_data.then(|| &mapped[offsets.start as usize..offsets.end as usize])
     }
 
-    /// Bytes that lie in no hole.
+    /// Returns the number of bytes outside of holes.
     pub(crate) fn data_bytes(&self) -> u64 {
         let (mut left, mut bytes) = (0..self.len(), 0);
         while let Some(run) = self.next_data(left.clone()) {
@@ -345,8 +351,8 @@ impl Source {
         bytes
     }
 
-    /// The first run of bytes within `range` that is not a hole. A file system that knows no holes
-    /// has one run.
+    /// Returns the first run of bytes within `range` that is not a hole. A file system without
+    /// holes has one run.
     pub(crate) fn next_data(&self, range: Range<u64>) -> Option<Range<u64>> {
         let data = match &self.bytes {
             Bytes::File(kept) => &kept.data,
@@ -359,7 +365,8 @@ impl Source {
 }
 
 impl KeptFile {
-    /// Looks once where the file has data: on tmpfs the kernel walks to the end of a run whenever it is asked.
+    /// Finds the data of the file once, because on tmpfs the kernel walks to the end of a run at
+    /// each call.
     fn new(file: File, stamp: &FileStamp) -> io::Result<Self> {
         let mapped = map_if_sealed(&file)?;
         let data = data_runs::all(&file, 0..stamp.len(), MOST_RUNS)?;
@@ -434,7 +441,7 @@ mod tests {
         assert_eq!(source.next_data(4 << 20..(4 << 20) + 10), Some(4 << 20..(4 << 20) + 10));
     }
 
-    /// A file of memory with a page of data before a hole.
+    /// Returns a file of memory with a page of data before a hole.
     fn memory() -> File {
         let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
         let file = File::from(rustix::fs::memfd_create("hugekit-test", flags).unwrap());

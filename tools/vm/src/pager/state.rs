@@ -1,11 +1,10 @@
-//! What a later pager must know of a VM: two files in the state folder.
+//! The record of a VM for a later pager: two files in the state folder.
 //!
-//! `PID-START.json` says which process it is, its layout and its memory file. `PID-START.pages` is
-//! mapped: whether the pager was leaving, the messages that were read last, a bit for each page
-//! that the VM gave back, and one for each page that has data. Messages are read into the mapping
-//! by the kernel itself, so a pager that is killed at any moment loses none: a remove event that
-//! was delivered is either in the mapping or a bit already. Bits are only set, so to process a
-//! message twice is harmless.
+//! `PID-START.json` contains the process, its layout and its memory file. `PID-START.pages` is
+//! mapped. It contains a flag that the pager was leaving, the last messages, a bit for each page
+//! that the VM released, and a bit for each page with data. The kernel itself writes messages into
+//! the mapping, so a pager that is killed at any moment loses none: a delivered remove event is in
+//! the mapping, or already a bit. Bits are only set, so it is harmless to process a message twice.
 //!
 //! The second file is locked as long as a pager serves the VM.
 #![allow(unsafe_code)]
@@ -36,10 +35,10 @@ const LEAVING: usize = 0;
 const MESSAGES: std::ops::Range<usize> = 64..64 + 16 * MESSAGE_WORDS;
 const BITS: usize = 512;
 
-/// Longer files are not ours.
+/// The highest length of the first file in bytes. Longer files are not hugekit's.
 const LONGEST: u64 = 64 << 10;
 
-/// The first file.
+/// The content of the first file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     version: u32,
@@ -49,12 +48,13 @@ pub(crate) struct Record {
     pub(crate) source: MemoryIdentity,
 }
 
-/// Both files of a VM that this pager serves, or memory if no later pager can take the VM over.
+/// Both files of a VM that this pager serves. If no later pager can take the VM over, this is
+/// memory instead.
 #[derive(Debug)]
 pub(crate) struct State {
     files: Option<Files>,
     map: MmapRaw,
-    /// Words of each kind of bits.
+    /// The number of words of each kind of bits.
     words: usize,
 }
 
@@ -103,7 +103,7 @@ impl State {
         Ok(Self { files: None, map, words })
     }
 
-    /// Words of each kind of bits, and bytes of the mapping.
+    /// Returns the number of words of each kind of bits, and the bytes of the mapping.
     fn size(layout: &Layout) -> (usize, usize) {
         let words = words_of(layout.end() / base_page());
         (words, (BITS + 2 * words) * size_of::<u64>())
@@ -144,23 +144,25 @@ impl State {
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), BITS + 2 * self.words) }
     }
 
-    /// Room that messages are read into.
+    /// Returns the room for messages.
     pub(crate) fn messages(&self) -> &[AtomicU64] {
         &self.words()[MESSAGES]
     }
 
-    /// Returns a bit for each base page by its offset: set if the VM gave it back, and it is zero since.
+    /// Returns a bit for each base page, by its offset. It is set if the VM released the page,
+    /// which is zero since.
     pub(crate) fn removed(&self) -> Bitmap<'_> {
         Bitmap(&self.words()[BITS..][..self.words])
     }
 
-    /// Returns a bit for each base page by its offset: set if it has data and is there.
+    /// Returns a bit for each base page, by its offset. It is set if the page has data and is
+    /// present.
     pub(crate) fn data(&self) -> Bitmap<'_> {
         Bitmap(&self.words()[BITS + self.words..])
     }
 
-    /// Returns whether the VM's memory was being left to the kernel: from then on it must not be registered
-    /// again.
+    /// Returns true if a pager was leaving the VM's memory to the kernel. From then on the memory
+    /// must not be registered again.
     pub(crate) fn is_leaving(&self) -> bool {
         self.words()[LEAVING].load(Ordering::Acquire) != 0
     }
@@ -169,7 +171,7 @@ impl State {
         self.words()[LEAVING].store(1, Ordering::Release);
     }
 
-    /// The VM needs no pager any more.
+    /// Removes the record, because the VM needs no pager any more.
     pub(crate) fn remove(&self) {
         if let Some(Files { folder, record, pages, .. }) = &self.files {
             folder.remove(record);
@@ -178,7 +180,7 @@ impl State {
     }
 }
 
-/// Returns whether an earlier pager has recorded the VM of a process.
+/// Returns true if an earlier pager has recorded the VM of a process.
 pub(crate) fn is_recorded(folder: &PrivateFolder, process: &Process) -> bool {
     read(folder, &record_name(process)).is_some()
 }
@@ -191,7 +193,7 @@ fn pages_name(record: &OsStr) -> OsString {
     Path::new(record).with_extension("pages").into()
 }
 
-/// Finds the records that earlier pagers have left and that can be read, with their names.
+/// Finds the readable records of earlier pagers, with their names.
 pub(crate) fn find(folder: &PrivateFolder) -> io::Result<Vec<(OsString, Record)>> {
     let is_record = |name: &OsString| Path::new(name).extension() == Some("json".as_ref());
     let names = folder.names()?.into_iter().filter(is_record);

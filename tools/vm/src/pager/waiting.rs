@@ -1,7 +1,8 @@
-//! A VMM that waits for memory: it is served, or its wait ends.
+//! A VMM that waits for memory, until it is served or its wait ends.
 //!
-//! This value owns all that a VMM has sent. A refusal that dropped the descriptor alone would let each thread that
-//! touches the memory wait for ever: the VMM has a copy of the descriptor, and so the kernel goes on waiting.
+//! This value owns everything that a VMM has sent. If a refusal only closed the descriptor, each
+//! thread that touches the memory would wait for ever: the VMM has a copy of the descriptor, so the
+//! kernel would continue to wait.
 
 use std::fmt;
 use std::fs::File;
@@ -26,20 +27,21 @@ use crate::vmm::kept_layout;
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::{UnfitDescriptor, Userfaultfd};
 
-/// Standard error.
+/// The descriptor number of standard error.
 const STDERR: i32 = 2;
 
 /// The end of a refused VM's wait.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Ending {
-    /// It waits for nothing: no userfaultfd came, or none serves its memory.
+    /// The VM does not wait: no userfaultfd arrived, or no userfaultfd is registered with its
+    /// memory.
     NoWait,
-    /// Every access to memory that is not there fails.
+    /// Every access to missing memory fails.
     Fails,
-    /// Its VMM was ended.
+    /// The VMM was killed.
     Killed,
-    /// The kernel lets this process do neither: the VMM waits until somebody ends it.
+    /// The kernel permits neither to this process: the VMM waits until a user ends it.
     Waits(io::Error),
 }
 
@@ -56,8 +58,8 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Everything that a VM is served with, beside what its VMM has sent. It is there before the VM is served, so that a
-/// shortage is a refusal.
+/// Everything that a served VM needs, besides the message of its VMM. It is allocated before the VM
+/// is served, so that a shortage is a refusal.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) layout: Layout,
@@ -86,12 +88,13 @@ pub(crate) struct Waiting {
     unfit: Option<UnfitDescriptor>,
     message: Vec<u8>,
     layout: Option<Layout>,
-    /// True if a descriptor came that this process had no room for.
+    /// True if a descriptor arrived for which this process had no room.
     is_cut: bool,
 }
 
 impl Waiting {
-    /// Receives what a VMM sends within a time, and the refusal if that is not a whole message with a descriptor.
+    /// Receives the message of a VMM within a time limit. Also returns the refusal if the message
+    /// is not complete or has no descriptor.
     pub(crate) fn receive(connection: &UnixStream, most: Duration) -> (Self, Result<(), Refusal>) {
         let process = Process::peer(connection);
         let mut sent = Sent::default();
@@ -103,7 +106,7 @@ impl Waiting {
         )
     }
 
-    /// A VMM that an earlier pager has left.
+    /// Makes a VMM that an earlier pager has left.
     pub(crate) fn left(process: Process, layout: Option<Layout>) -> Self {
         let descriptors = process.userfaultfds().unwrap_or_default();
         let waiting = Self::new(Ok(process), descriptors);
@@ -124,8 +127,8 @@ impl Waiting {
         Self { process, userfaultfds, unfit, message, layout, is_cut }
     }
 
-    /// Makes a VM of a VMM that has connected, if `admit` finds nothing against it. Otherwise its wait is ended, and what
-    /// the user gets is returned.
+    /// Makes a served VM of a VMM that has connected, if `admit` accepts it. Otherwise ends its
+    /// wait, and returns the event.
     pub(crate) fn meet(
         connection: &UnixStream,
         around: u64,
@@ -145,7 +148,7 @@ impl Waiting {
         self.process.as_ref().ok().map(Process::pid)
     }
 
-    /// Its process, which is known.
+    /// Returns the VMM's process, which must be known.
     pub(crate) fn process(&mut self) -> Result<&mut Process, Refusal> {
         let unknown = |error: &mut io::Error| {
             Refusal::Process(std::mem::replace(error, io::ErrorKind::NotFound.into()))
@@ -153,12 +156,12 @@ impl Waiting {
         self.process.as_mut().map_err(unknown)
     }
 
-    /// The layout in its message.
+    /// Returns the layout in the VMM's message.
     pub(crate) fn layout_within(&self, source: u64) -> Result<Layout, Refusal> {
         Ok(handshake::layout(&self.message, source)?)
     }
 
-    /// Its descriptor, which is fit to be served.
+    /// Returns the VMM's descriptor, which must be usable.
     pub(crate) fn userfaultfd(&mut self) -> Result<&Userfaultfd, Refusal> {
         match (self.userfaultfds.first(), self.unfit.take()) {
             (_, Some(unfit)) => Err(unfit.into()),
@@ -167,7 +170,8 @@ impl Waiting {
         }
     }
 
-    /// Makes the VM, which is served from now on. Admission has checked that its process and its descriptor are there.
+    /// Makes the VM, which is served from now on. Its process and its descriptor exist, because it
+    /// was admitted.
     fn into_vm(mut self, admitted: Admitted, around: u64) -> Result<ServedVm, Event> {
         if self.userfaultfds.is_empty() {
             return Err(self.refuse(Refusal::NoUserfaultfd));
@@ -183,14 +187,14 @@ impl Waiting {
         }
     }
 
-    /// Ends its wait, and returns the event for the user.
+    /// Ends the VMM's wait, and returns the event.
     pub(crate) fn refuse(self, why: Refusal) -> Event {
         let pid = self.pid();
         let ending = self.end(&why);
         Event::Refused { pid, why, ending }
     }
 
-    /// Ends its wait, and tells the reason to whoever reads its standard error.
+    /// Ends the VMM's wait, and writes the reason to its standard error.
     fn end(self, why: &Refusal) -> Ending {
         let served = self.pid().and_then(|pid| Served::of_process(pid).ok());
         let waits = !self.userfaultfds.is_empty() || self.is_cut;
@@ -209,8 +213,8 @@ impl Waiting {
         }
     }
 
-    /// Has accesses to its memory fail, which is that of its message, or else all that a userfaultfd serves. Returns
-    /// whether they do.
+    /// Makes accesses to the VMM's memory fail: the memory in its message, or else all memory that
+    /// is registered with a userfaultfd. Returns true if they fail.
     fn poison(&self, served: Vec<Served>) -> bool {
         let sent = || handshake::layout(&self.message, u64::MAX).ok();
         let memory: Vec<Served> = match self.layout.clone().or_else(sent) {
@@ -230,7 +234,8 @@ impl Waiting {
     }
 }
 
-/// Writes a line to the standard error of a VMM, if that takes it at once: its user sees there why it ends.
+/// Writes a line to the standard error of a VMM, if it accepts the line at once. Its user sees
+/// there why the VMM ends.
 pub(crate) fn tell_stderr(process: &Process, why: &str) {
     let Ok(stderr) = process.copy(STDERR) else { return };
     let mut awaited = [PollFd::new(&stderr, PollFlags::OUT)];

@@ -1,7 +1,8 @@
-//! What a VM touches first after a restore: a set of ranges of its memory file, in a file beside
-//! it.
+//! The working set of a VM after a restore: ranges of its memory file that it touches first, stored
+//! in a file beside the memory file.
 //!
-//! The set has no order: reading in the order of the touches would be slower than ascending.
+//! The set has no order, because reading in the order of the touches would be slower than
+//! ascending.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -16,31 +17,31 @@ use crate::pager::source::{MemoryIdentity, Version};
 
 const VERSION: u32 = 2;
 
-/// Longer files are not ours.
+/// The highest length of a file in bytes. Longer files are not hugekit's.
 const LONGEST: u64 = 64 << 20;
 
 /// The name of an image's set in the state folder.
 const OF_IMAGE: &str = "image.working-set";
 
-/// Ascending ranges of offsets, apart from each other.
+/// Ascending ranges of offsets, with gaps between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WorkingSet {
     ranges: Vec<Range<u64>>,
 }
 
-/// The file: JSON.
+/// The content of the file, in JSON.
 #[derive(Serialize, Deserialize)]
 struct Written {
     version: u32,
-    /// Bytes of the memory.
+    /// The length of the memory in bytes.
     length: u64,
-    /// The files that it was made of.
+    /// The files of which the memory was made.
     of: Vec<Version>,
     ranges: Vec<(u64, u64)>,
 }
 
 impl WorkingSet {
-    /// Makes a set of ascending ranges; those that touch become one.
+    /// Makes a set of ascending ranges. Ranges that touch are joined.
     pub(crate) fn new(ascending: impl Iterator<Item = Range<u64>>) -> Self {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for range in ascending {
@@ -52,7 +53,7 @@ impl WorkingSet {
         Self { ranges }
     }
 
-    /// Returns the set in whole units of `unit` bytes, of memory of `length` bytes.
+    /// Returns the set in whole units of `unit` bytes, for memory of `length` bytes.
     pub(crate) fn in_units(&self, unit: u64, length: u64) -> Self {
         let whole = |range: &Range<u64>| {
             range.start / unit * unit..range.end.next_multiple_of(unit).min(length)
@@ -68,7 +69,7 @@ impl WorkingSet {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// `None` if the set is of other memory.
+    /// Parses a file. `None` if the set is of other memory.
     fn of_bytes(bytes: &[u8], length: u64, of: &MemoryIdentity) -> io::Result<Option<Self>> {
         let written: Written = serde_json::from_slice(bytes)?;
         if (written.version, written.length) != (VERSION, length) || written.of != of.versions() {
@@ -91,11 +92,11 @@ impl WorkingSet {
     }
 }
 
-/// The place where the set of one memory is kept for later restores.
+/// The place in which the set of one memory is kept for later restores.
 #[derive(Debug)]
 pub(crate) struct WorkingSets {
     place: SetPlace,
-    /// The set that this pager has recorded: its file may be one that cannot be written.
+    /// The set that this pager has recorded, because its file may not be writable.
     recorded: Mutex<Option<Arc<WorkingSet>>>,
 }
 
@@ -103,15 +104,15 @@ pub(crate) struct WorkingSets {
 enum SetPlace {
     File(PathBuf),
     Folder(Arc<PrivateFolder>),
-    /// Read and never written.
+    /// A set that is read and never written.
     Found(PathBuf),
-    /// No later restore is from this memory.
+    /// No set, because no later restore uses this memory.
     None,
 }
 
 impl WorkingSets {
-    /// In the file that the user has named, or beside the memory file. The set of memory without a path is in the state
-    /// folder.
+    /// Uses the file that the user has named, or the file beside the memory file. The set of memory
+    /// without a path is in the state folder.
     pub(crate) fn new(named: Option<&Path>, memory: &Path, folder: &Arc<PrivateFolder>) -> Self {
         let place = match named {
             Some(path) => SetPlace::File(path.to_owned()),
@@ -121,7 +122,7 @@ impl WorkingSets {
         Self { place, recorded: Mutex::new(None) }
     }
 
-    /// The set beside a memory file, if there is one. None is recorded.
+    /// Returns the set beside a memory file, if there is one. No set is recorded.
     pub(crate) fn found_beside(memory: &Path) -> Self {
         let place = if memory.is_absolute() {
             SetPlace::Found(path_beside(memory))
@@ -131,7 +132,7 @@ impl WorkingSets {
         Self { place, recorded: Mutex::new(None) }
     }
 
-    /// For memory that no later restore is from.
+    /// Makes the place for memory that no later restore uses.
     pub(crate) fn none() -> Self {
         Self { place: SetPlace::None, recorded: Mutex::new(None) }
     }
@@ -139,7 +140,7 @@ impl WorkingSets {
     /// Finds the set of this memory; `None` if it was not recorded yet.
     ///
     /// # Errors
-    /// The file cannot be read, or is no set.
+    /// An error if the file cannot be read, or does not contain a set.
     pub(crate) fn find(
         &self,
         length: u64,
@@ -160,10 +161,10 @@ impl WorkingSets {
         }
     }
 
-    /// Keeps a set for later restores: this pager has it in any case.
+    /// Stores a set for later restores. This pager has it in any case.
     ///
     /// # Errors
-    /// Its file cannot be written.
+    /// An error if its file cannot be written.
     pub(crate) fn keep(
         &self,
         set: &Arc<WorkingSet>,
@@ -196,7 +197,7 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// `MEMORY.working-set`.
+/// Returns the path `MEMORY.working-set`.
 fn path_beside(memory: &Path) -> PathBuf {
     let mut path = memory.as_os_str().to_owned();
     path.push(".working-set");

@@ -1,4 +1,5 @@
-//! Requests that a checkpoint or a fork makes to a VMM. A VMM that is to be saved or forked implements [`Control`].
+//! Requests of a checkpoint or a fork to a VMM. A VMM that can be saved or forked implements
+//! [`Control`].
 
 use std::fmt::{self, Debug};
 use std::io;
@@ -11,45 +12,48 @@ use serde_json::{Map, Value};
 use crate::api::{self, Answer, connect};
 use crate::devices::{Device, OwnDevices};
 
-/// A running VM, by the API of its VMM.
+/// A running VM, controlled through the API of its VMM.
 pub(crate) trait Control: Debug + Send + Sync {
-    /// The socket of the API.
+    /// Returns the socket of the API.
     fn socket(&self) -> &Path;
 
-    /// Returns whether the VM runs; an error if it has no state in which it can be saved.
+    /// Returns true if the VM runs. An error if it is in a state in which it cannot be saved.
     fn is_running(&self) -> Result<bool, ControlError>;
 
-    /// The memory that the VM was configured with.
+    /// Returns the memory in the VM's configuration.
     fn memory(&self) -> Result<ConfiguredMemory, ControlError>;
 
-    /// Returns the sizes of the regions, by offset, that a VM with so much memory may have: one list for each version
-    /// of the VMM. They are needed for a VM whose layout nobody has kept.
+    /// Returns the possible sizes of the regions of a VM with this much memory, by offset: one list
+    /// for each version of the VMM. They are needed for a VM whose layout was not kept.
     fn region_sizes(&self, bytes: u64) -> Vec<Vec<u64>>;
 
-    /// The devices of the VM that use a part of the host; none of a VMM that does not say so.
+    /// Returns the devices of the VM that use a part of the host. The list is empty if the VMM does
+    /// not report them.
     fn devices(&self) -> Result<Vec<Device>, ControlError>;
 
-    /// Has a disk of a paused VM be in another file, which is as the one before.
+    /// Moves a disk of a paused VM to another file with the same content.
     fn set_disk(&self, id: &str, file: &Path) -> Result<(), ControlError>;
 
     fn pause(&self) -> Result<(), ControlError>;
 
-    /// The text of the request that resumes the VM: the guard sends it, too, which cannot make one.
+    /// Returns the text of the request that resumes the VM. The guard sends this text, too, because
+    /// it cannot make a request.
     fn resume_text(&self) -> &'static str;
 
-    /// Asks for the state of the devices alone. The VMM may answer with an error after it has written the state.
+    /// Requests the state of the devices only. The VMM may answer with an error after it has
+    /// written the state.
     fn send_save_state(&self, state: &Path) -> Result<Request, ControlError>;
 
-    /// Asks for the state and the memory.
+    /// Requests the state and the memory.
     fn send_save_all(&self, state: &Path, memory: &Path) -> Result<Request, ControlError>;
 
-    /// Returns whether these bytes are a state as a whole.
+    /// Returns true if these bytes are a complete state.
     fn is_whole_state(&self, state: &[u8]) -> bool;
 
     /// Restores a VM, which stays paused.
     fn load(&self, from: &Load<'_>) -> Result<(), ControlError>;
 
-    /// Has the VM run.
+    /// Requests that the VM runs.
     fn send_resume(&self) -> Result<Request, ControlError> {
         Request::new("resume".to_owned(), api::send_text(self.socket(), self.resume_text()))
     }
@@ -64,33 +68,33 @@ pub(crate) trait Control: Debug + Send + Sync {
     }
 }
 
-/// A VM to be restored.
+/// The parameters of a restore.
 #[derive(Debug)]
 pub(crate) struct Load<'a> {
-    /// The file of its devices' state.
+    /// The state file of the devices.
     pub(crate) state: &'a Path,
     pub(crate) memory: LoadMemory<'a>,
-    /// Devices in the place of those in the state. Disks come later: [`Control::set_disk`].
+    /// Devices that replace those in the state. Disks are replaced later: [`Control::set_disk`].
     pub(crate) own: &'a OwnDevices,
-    /// Other fields of the request, in the words of the VMM.
+    /// Other fields of the request, as the VMM names them.
     pub(crate) others: &'a Map<String, Value>,
 }
 
-/// A way to the memory of a VM that is restored.
+/// The source of the memory of a restored VM.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LoadMemory<'a> {
-    /// The socket at which it is supplied.
+    /// A socket at which the memory is supplied.
     Supplied(&'a Path),
     /// A file that the VMM maps privately.
     Mapped(&'a Path),
 }
 
-/// The memory of a VM by its configuration, in bytes.
+/// The memory in a VM's configuration, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfiguredMemory {
     /// Memory that the VM has from its start.
     pub bytes: u64,
-    /// Memory that can be plugged in: a snapshot has room for all of it.
+    /// Memory that can be plugged in. A snapshot has room for all of it.
     pub pluggable: u64,
 }
 
@@ -110,14 +114,14 @@ impl fmt::Display for ConfiguredMemory {
     }
 }
 
-/// Words of Firecracker for memory that it cannot map from a file.
+/// Firecracker's message if it cannot map memory from a file.
 pub(crate) const NO_MAPPING: &str = "hugetlbfs backed snapshot by mapping the memory file";
 
 /// The reason why a request to a VMM failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// No answer came.
+    /// No answer arrived.
     #[error("the VMM did not answer to {request:?}")]
     NoAnswer {
         /// The request.
@@ -125,30 +129,30 @@ pub enum ControlError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The VMM has refused a request.
+    /// The VMM refused a request.
     #[error("the VMM refused {request:?}: {status}: {answer}")]
     Refused {
         /// The request.
         request: String,
         /// The HTTP status.
         status: u16,
-        /// The VMM's words.
+        /// The VMM's message.
         answer: String,
-        /// A step for the user, if these words are known.
+        /// A step for the user, if this message is known.
         remedy: Option<&'static str>,
     },
     /// The VM was not started.
     #[error("the VM's state is {state:?}: only a VM that was started can be saved")]
     State {
-        /// The state in the VMM's words.
+        /// The state, as the VMM names it.
         state: String,
     },
-    /// The API belongs to another process.
+    /// The API belongs to another process than expected.
     #[error("the API is that of process {found}, not of VMM {pid}")]
     OtherVmm {
-        /// The VMM's process.
+        /// The expected process of the VMM.
         pid: i32,
-        /// The process that listens.
+        /// The process that listens at the socket.
         found: i32,
     },
 }
@@ -158,12 +162,12 @@ impl ControlError {
         Self::Refused { request, status: answer.status, answer: answer.body.clone(), remedy: None }
     }
 
-    /// Returns whether the VMM has refused to map the memory of a VM from a file.
+    /// Returns true if the VMM has refused to map the memory of a VM from a file.
     pub(crate) fn needs_copy(&self) -> bool {
         matches!(self, Self::Refused { answer, .. } if answer.contains(NO_MAPPING))
     }
 
-    /// Returns a step for the user, if there is one.
+    /// Returns a step for the user; `None` if no step is known.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
@@ -172,7 +176,7 @@ impl ControlError {
         }
     }
 
-    /// Its meaning for a program.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -182,7 +186,7 @@ impl ControlError {
     }
 }
 
-/// A request that was sent. Other work can go on until its answer has come.
+/// A sent request. Other work can continue until its answer arrives.
 #[derive(Debug)]
 pub(crate) struct Request {
     words: String,
@@ -190,7 +194,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// `words` name it in errors.
+    /// Makes a request. `words` name it in errors.
     pub(crate) fn new(words: String, sent: io::Result<api::Pending>) -> Result<Self, ControlError> {
         match sent {
             Ok(sent) => Ok(Self { words, sent }),
@@ -202,19 +206,19 @@ impl Request {
         self.sent.as_fd()
     }
 
-    /// The answer, if all of it has come.
+    /// Returns the answer, if all of it has arrived.
     pub(crate) fn answer(&mut self) -> Result<Option<Answer>, ControlError> {
         let answer = self.sent.answer();
         answer.map_err(|source| ControlError::NoAnswer { request: self.words.clone(), source })
     }
 
-    /// Waits for the answer, whatever it is.
+    /// Waits for the answer, also if it is an error.
     pub(crate) fn wait(self) -> Result<Answer, ControlError> {
         let Self { words, sent } = self;
         sent.wait().map_err(|source| ControlError::NoAnswer { request: words, source })
     }
 
-    /// Waits for an answer of success.
+    /// Waits for the answer. An answer that is not a success is an error.
     pub(crate) fn succeed(self) -> Result<Answer, ControlError> {
         let request = self.words.clone();
         let answer = self.wait()?;

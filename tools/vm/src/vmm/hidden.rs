@@ -1,5 +1,5 @@
-//! A folder that is made for one checkpoint, fork or restore, held by descriptors: in a folder that others may write to, a folder
-//! or a link of the same name is never taken for it.
+//! A folder for one checkpoint, fork or restore, held by descriptors. In a folder that other users
+//! may write to, another folder or a link of the same name is never mistaken for it.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
@@ -11,17 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
 
-/// A folder that is to be made. Its name is known before it is made: a guard removes it if this process is killed.
+/// A folder that will be made. Its name is known before, so a guard can remove the folder if this
+/// process is killed.
 #[derive(Debug)]
 pub(crate) struct Planned {
     parent: OwnedFd,
     name: CString,
-    /// The files that it will have.
+    /// The names of its future files.
     files: Vec<CString>,
 }
 
 impl Planned {
-    /// In a folder that is opened now. The name begins with `prefix`.
+    /// Plans a folder in `parent`, which is opened now. The name begins with `prefix`.
     pub(crate) fn new(parent: &Path, prefix: &str, files: &[&str]) -> io::Result<Self> {
         let parent = openat(CWD, parent, FOLDER, Mode::empty())?;
         Self::within(parent, prefix, files)
@@ -41,14 +42,14 @@ impl Planned {
         OsStr::from_bytes(self.name.to_bytes())
     }
 
-    /// Returns what a guard needs to remove it.
+    /// Returns the data that a guard needs to remove the folder.
     pub(crate) fn left_over(&self) -> io::Result<LeftOver> {
         let (parent, name, files) =
             (self.parent.try_clone()?, self.name.clone(), self.files.clone());
         Ok(LeftOver { parent, name, files })
     }
 
-    /// Makes the folder, which only this user enters.
+    /// Makes the folder. Only this user may enter it.
     pub(crate) fn make(self) -> io::Result<Hidden> {
         mkdirat(&self.parent, &self.name, Mode::RWXU)?;
         let opened = openat(&self.parent, &self.name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
@@ -65,7 +66,7 @@ impl Planned {
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-/// The folder. It is removed with its files when this is dropped, unless it was moved.
+/// The folder. A drop removes the folder and its files, unless it was moved.
 #[derive(Debug)]
 pub(crate) struct Hidden {
     folder: OwnedFd,
@@ -74,7 +75,7 @@ pub(crate) struct Hidden {
 }
 
 impl Hidden {
-    /// Makes a file that is not there.
+    /// Makes a file that must not exist yet.
     pub(crate) fn create(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let mode = Mode::from_raw_mode(0o666);
@@ -91,7 +92,7 @@ impl Hidden {
         }
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     pub(crate) fn remove(&self, name: &str) {
         let _ = unlinkat(&self.folder, name, AtFlags::empty());
     }
@@ -101,7 +102,7 @@ impl Hidden {
         &self.planned
     }
 
-    /// Moves it to another name in the same folder.
+    /// Moves the folder to another name in the same parent folder.
     pub(crate) fn rename(&self, name: &CStr) -> io::Result<()> {
         File::from(self.folder.try_clone()?).sync_all()?;
         renameat(&self.planned.parent, &self.planned.name, &self.planned.parent, name)?;
@@ -131,7 +132,7 @@ impl Drop for Hidden {
     }
 }
 
-/// Random digits that no other process knows.
+/// Returns random digits that no other process can guess.
 pub(crate) fn unguessable() -> io::Result<String> {
     Ok(format!("{:016x}", getrandom::u64().map_err(io::Error::other)?))
 }
@@ -146,7 +147,7 @@ fn unlinkat_folder(parent: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
     unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
-/// A folder that a guard removes, by system calls only.
+/// A folder that a guard removes by system calls only.
 #[derive(Debug)]
 pub(crate) struct LeftOver {
     parent: OwnedFd,

@@ -1,9 +1,10 @@
-//! The layout of a VM's memory, kept for checkpoints when its pager has left.
+//! The layout of a VM's memory, kept for checkpoints after the VM's pager has left.
 //!
-//! The kernel merges regions that lie beside each other, and other mappings of the VMM join them. Only the VMM's message
-//! says where each region begins and which part of the memory file it shows. So the pager sends that back over the
-//! connection, and the VMM, which never reads, keeps it in its socket for as long as it runs. No file has to be found or
-//! removed, and a pager that is killed loses nothing.
+//! The kernel merges adjacent regions, and other mappings of the VMM join them. Only the VMM's
+//! message contains the start of each region and its part of the memory file. So the pager sends
+//! this message back over the connection. The VMM, which never reads, keeps the message in its
+//! socket as long as it runs. No file has to be found or removed, and the end of a pager loses
+//! nothing.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -19,7 +20,7 @@ use crate::vmm::Process;
 /// The first bytes of the message.
 const MAGIC: &[u8] = b"HKLAYOUT1 ";
 
-/// Bytes of a message at most: 64 regions take a tenth of it.
+/// The highest length of a message in bytes. 64 regions need a tenth of it.
 const LONGEST: usize = 64 << 10;
 
 #[derive(Serialize, Deserialize)]
@@ -27,18 +28,18 @@ struct Kept {
     layout: Layout,
 }
 
-/// Has the VMM keep its layout. A VMM that does not take it at once keeps none: its checkpoints are refused if its
-/// regions cannot be told otherwise.
+/// Sends the layout to the VMM. If the VMM's socket has no room now, the layout is not kept:
+/// checkpoints are then refused unless the regions can be determined otherwise.
 pub(crate) fn keep(connection: &UnixStream, layout: &Layout) {
     let Ok(text) = serde_json::to_vec(&Kept { layout: layout.clone() }) else { return };
     let message = [MAGIC, &text].concat();
     let _ = send(connection, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Finds the layout that a VMM keeps; `None` if it keeps none.
+/// Finds the layout that a VMM keeps; `None` if it keeps no layout.
 ///
 /// # Errors
-/// This process may not look at the VMM's descriptors.
+/// An error if this process may not inspect the VMM's descriptors.
 pub(crate) fn find(process: &Process) -> io::Result<Option<Layout>> {
     let links = process.links()?.into_iter();
     let sockets = links.filter(|(_, link)| link.to_string_lossy().starts_with("socket:"));

@@ -1,14 +1,14 @@
-//! Where a VM's memory lies: regions of its VMM's address space, and which part of the memory file
-//! each one shows.
+//! The layout of a VM's memory: regions of its VMM's address space, and the part of the memory file
+//! that each region shows.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// Regions that a VM has at most: Firecracker has one or two.
+/// The highest number of regions of a VM. Firecracker has one or two.
 const MOST_REGIONS: usize = 64;
 
-/// Addresses that user space has on any machine.
+/// The end of user-space addresses on any machine.
 const MOST_ADDRESS: u64 = 1 << 56;
 
 const HUGETLB: u64 = 2 << 20;
@@ -16,32 +16,32 @@ const HUGETLB: u64 = 2 << 20;
 /// The reason why a VM's regions are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnfitLayout {
-    /// Not the message that a VMM sends.
+    /// The message is not a message of a VMM.
     #[error("not a list of regions: {0}")]
     Malformed(String),
-    /// None, or too many.
+    /// There are no regions, or too many.
     #[error("{0} regions: between 1 and {MOST_REGIONS} are served")]
     Count(usize),
-    /// Pages of a size that is not served, or of several sizes.
+    /// The page size is not supported, or the regions have several page sizes.
     #[error(
         "pages of {0} bytes: {base} bytes or 2 MiB are served, and one size for all regions",
         base = base_page()
     )]
     Pages(u64),
-    /// An address, a size or an offset that is no multiple of the page, no bytes, or an end beyond
-    /// all addresses.
+    /// An address, a size or an offset is not a multiple of the page, the region has no bytes, or
+    /// its end lies beyond all addresses.
     #[error(
         "region at {start:#x} of {len} bytes from offset {offset}: not whole pages of addresses"
     )]
     Region {
-        /// Its first address.
+        /// The first address of the region.
         start: u64,
-        /// Its bytes.
+        /// The length of the region in bytes.
         len: u64,
-        /// Its place in the memory file.
+        /// The offset of the region in the memory file.
         offset: u64,
     },
-    /// Two regions have an address or a byte of the file in common.
+    /// Two regions share an address or a byte of the file.
     #[error("regions overlap at {0:#x}")]
     Overlap(u64),
     /// The file ends before the regions do.
@@ -57,16 +57,16 @@ pub enum UnfitLayout {
 /// A part of the VMM's address space that shows a part of the memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Region {
-    /// Its first address.
+    /// The first address of the region.
     pub start: u64,
-    /// Its bytes.
+    /// The length of the region in bytes.
     pub len: u64,
-    /// Its place in the memory file.
+    /// The offset of the region in the memory file.
     pub offset: u64,
 }
 
 impl Region {
-    /// All of its addresses.
+    /// Returns all addresses of the region.
     #[must_use]
     pub(crate) fn addresses(&self) -> Range<u64> {
         self.start..self.start + self.len
@@ -91,7 +91,7 @@ impl Piece {
     }
 }
 
-/// All regions of a VM, ascending by offset, none overlapping.
+/// All regions of a VM, ascending by offset, without overlaps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Layout {
     regions: Vec<Region>,
@@ -99,7 +99,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Checks everything against a memory file of `source` bytes.
+    /// Checks the layout against a memory file of `source` bytes.
     pub(crate) fn checked(mut self, source: u64) -> Result<Self, UnfitLayout> {
         if self.regions.is_empty() || self.regions.len() > MOST_REGIONS {
             return Err(UnfitLayout::Count(self.regions.len()));
@@ -117,7 +117,7 @@ impl Layout {
         Ok(self)
     }
 
-    /// Makes a layout of regions that are not checked yet.
+    /// Makes a layout of unchecked regions.
     pub(crate) fn new(regions: Vec<Region>, page: u64) -> Self {
         Self { regions, page }
     }
@@ -126,15 +126,15 @@ impl Layout {
         &self.regions
     }
 
-    /// Regions, ascending by address.
+    /// Returns the regions, ascending by address.
     pub(crate) fn by_address(&self) -> Vec<Region> {
         let mut regions = self.regions.clone();
         regions.sort_unstable_by_key(|region| region.start);
         regions
     }
 
-    /// Returns whether another VM's regions have the same sizes, offsets and pages, in the same order of
-    /// addresses.
+    /// Returns true if another VM's regions have the same sizes, offsets and pages, in the same
+    /// order of addresses.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let parts = |layout: &Self| -> Vec<_> {
             layout.by_address().iter().map(|region| (region.len, region.offset)).collect()
@@ -142,7 +142,7 @@ impl Layout {
         self.page == other.page && parts(self) == parts(other)
     }
 
-    /// Bytes of a page: what a fault supplies at least.
+    /// Returns the length of a page in bytes. A fault supplies at least one page.
     pub(crate) fn page(&self) -> u64 {
         self.page
     }
@@ -151,7 +151,7 @@ impl Layout {
         self.page != base_page()
     }
 
-    /// Bytes of all regions.
+    /// Returns the number of bytes of all regions.
     pub(crate) fn bytes(&self) -> u64 {
         self.regions.iter().map(|region| region.len).sum()
     }
@@ -161,13 +161,13 @@ impl Layout {
         self.regions.last().map_or(0, |region| region.offset + region.len)
     }
 
-    /// The offset that an address shows.
+    /// Returns the offset that an address shows.
     pub(crate) fn offset_of(&self, address: u64) -> Option<u64> {
         let region = self.regions.iter().find(|region| region.addresses().contains(&address))?;
         Some(region.offset + (address - region.start))
     }
 
-    /// The parts of regions that show these offsets.
+    /// Returns the parts of regions that show these offsets.
     pub(crate) fn pieces(&self, offsets: Range<u64>) -> impl Iterator<Item = Piece> {
         self.regions.iter().filter_map(move |region| {
             let start = offsets.start.max(region.offset);
@@ -180,7 +180,7 @@ impl Layout {
         })
     }
 
-    /// The offsets that a range of addresses shows, region by region.
+    /// Returns the offsets that a range of addresses shows, region by region.
     pub(crate) fn offsets_of(&self, addresses: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         self.regions.iter().filter_map(move |region| {
             let start = addresses.start.max(region.start);
@@ -205,7 +205,7 @@ fn check_region(region: Region, page: u64, source: u64) -> Result<(), UnfitLayou
     if end > source { Err(UnfitLayout::BeyondSource { end, len: source }) } else { Ok(()) }
 }
 
-/// Checks that no two of these regions overlap, which are in the order of `range`.
+/// Checks that no two of these regions overlap. The regions are in the order of `range`.
 fn check_apart(regions: &[Region], range: fn(&Region) -> Range<u64>) -> Result<(), UnfitLayout> {
     let overlap = regions.windows(2).find(|pair| range(&pair[0]).end > range(&pair[1]).start);
     overlap.map_or(Ok(()), |pair| Err(UnfitLayout::Overlap(range(&pair[1]).start)))

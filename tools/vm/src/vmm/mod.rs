@@ -1,5 +1,5 @@
-//! Any VMM: as a process, the layout of its VM's memory, its userfaultfd, who serves its faults, and the requests that it is
-//! controlled by.
+//! Parts of every VMM: the process, the layout of its VM's memory, its userfaultfd, the handler of
+//! its faults, and the requests that control it.
 
 mod arriving;
 mod control;

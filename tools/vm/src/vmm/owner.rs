@@ -1,4 +1,4 @@
-//! The user and the group as whom a process opens files.
+//! The user and the group as which a process opens files.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -36,7 +36,7 @@ impl Owner {
         Self { uid: 65534, gid: 65534 }
     }
 
-    /// Gives the owner a file of this process's user.
+    /// Gives a file of this process's user to the owner.
     pub(crate) fn give(self, file: impl AsFd) -> io::Result<()> {
         if self != Self::of_this_process() {
             fchown(file, Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))?;

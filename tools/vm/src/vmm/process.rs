@@ -1,5 +1,5 @@
-//! A VMM as a process: held by a descriptor, so that no other process is taken for it that gets its
-//! number later.
+//! A VMM as a process, held by a descriptor, so that a later process with the same number is never
+//! mistaken for it.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ use crate::vmm::userfaultfd::is_userfaultfd;
 /// `SO_PEERPIDFD` (Linux 6.5), which libc lacks for some targets.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// A process that other processes cannot be mistaken for.
+/// A process, identified by a descriptor and by its start time.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: i32,
@@ -33,12 +33,12 @@ pub(crate) struct Process {
     started: u64,
     descriptor: OwnedFd,
     folder: ProcessFolder,
-    /// Its memory in `/proc`, locked.
+    /// The process's memory in `/proc`, locked.
     claim: Option<File>,
 }
 
 impl Process {
-    /// The one that connected at the other end.
+    /// Finds the process that connected at the other end.
     pub(crate) fn peer(connection: &UnixStream) -> io::Result<Self> {
         let peer = seqpacket::peer(connection)?;
         let Some(pid) = Pid::from_raw(peer.pid) else {
@@ -54,16 +54,16 @@ impl Process {
         Self::of_descriptor(peer.pid, peer.uid, descriptor)
     }
 
-    /// The one that has this number now, and had at `started`.
+    /// Finds the process that has this number now, and that started at `started`.
     pub(crate) fn find(pid: i32, started: u64) -> io::Result<Self> {
         let process = Self::running(pid)?;
         if process.started == started { Ok(process) } else { Err(gone()) }
     }
 
-    /// The one that has this number now.
+    /// Finds the process that has this number now.
     ///
     /// # Errors
-    /// `NotFound` if it has ended.
+    /// `NotFound` if the process has ended.
     pub(crate) fn running(pid: i32) -> io::Result<Self> {
         let descriptor = pidfd_open(Pid::from_raw(pid).ok_or_else(gone)?, PidfdFlags::empty())
             .map_err(|errno| if errno == Errno::SRCH { gone() } else { errno.into() })?;
@@ -71,12 +71,13 @@ impl Process {
         Self::of_descriptor(pid, uid, descriptor)
     }
 
-    /// Makes this process the only one that reads the VM's userfaultfd: two readers would lose each
-    /// other's messages. The claim ends with this value, with this process, and with children that
-    /// it forks. Only processes with the right to debug the VMM can open the file that is locked.
+    /// Makes this process the only reader of the VM's userfaultfd, because two readers would lose
+    /// each other's messages. The claim ends with this value, with this process, and with children
+    /// that it forks. Only processes that may debug the VMM can open the locked file.
     ///
     /// # Errors
-    /// `WouldBlock` if another process claims it; `PermissionDenied` without that right.
+    /// `WouldBlock` if another process has the claim, and `PermissionDenied` without the right to
+    /// debug the VMM.
     pub(crate) fn claim(&mut self) -> io::Result<()> {
         if self.claim.is_some() {
             return Ok(());
@@ -87,7 +88,8 @@ impl Process {
         Ok(())
     }
 
-    /// Returns the descriptor that holds the claim, which ends when the last copy of it is closed.
+    /// Returns the descriptor that holds the claim. The claim ends when the last copy of the
+    /// descriptor is closed.
     #[must_use]
     pub(crate) fn claim_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.claim.as_ref().map(AsFd::as_fd)
@@ -104,13 +106,13 @@ impl Process {
         Ok(process)
     }
 
-    /// Its number.
+    /// Returns the number of the process.
     #[must_use]
     pub(crate) fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Its folder of `/proc`.
+    /// Returns the folder of the process in `/proc`.
     pub(crate) fn folder(&self) -> &ProcessFolder {
         &self.folder
     }
@@ -119,27 +121,28 @@ impl Process {
         self.uid
     }
 
-    /// In the kernel's ticks since it booted.
+    /// Returns the start time in the kernel's ticks since boot.
     pub(crate) fn started(&self) -> u64 {
         self.started
     }
 
-    /// Readable when the process has ended.
+    /// Returns a descriptor that is readable when the process has ended.
     #[must_use]
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
-    /// Returns whether it has ended.
+    /// Returns true if the process has ended.
     #[must_use]
     pub(crate) fn has_ended(&self) -> bool {
         self.await_end(Duration::ZERO)
     }
 
-    /// Copies of the userfaultfds that it has open. It takes the right to debug the process.
+    /// Copies the userfaultfds that the process has open. This needs the right to debug the
+    /// process.
     ///
     /// # Errors
-    /// That right is missing, or the process has ended.
+    /// An error if that right is missing, or if the process has ended.
     pub(crate) fn userfaultfds(&self) -> io::Result<Vec<OwnedFd>> {
         let links = self.links()?;
         let found = links.iter().filter(|(_, link)| is_userfaultfd(link));
@@ -151,13 +154,13 @@ impl Process {
         copies.filter(is_open).collect()
     }
 
-    /// The numbers of its open descriptors, and what they stand for.
+    /// Returns the numbers of the process's descriptors, and their targets.
     pub(crate) fn links(&self) -> io::Result<Vec<(i32, PathBuf)>> {
         let link = |number| Some((number, self.folder.link(&format!("fd/{number}")).ok()?.into()));
         Ok(self.folder.numbers("fd")?.into_iter().filter_map(link).collect())
     }
 
-    /// Returns whether no page is mapped at an address; `false` if `/proc` does not tell.
+    /// Returns true if no page is mapped at an address. `false` if `/proc` does not report this.
     pub(crate) fn lacks(&self, address: u64) -> bool {
         let map = self.folder.file("pagemap");
         let page = address..address + 1;
@@ -165,20 +168,20 @@ impl Process {
         entries.is_ok_and(|entries| entries.iter().any(|entry| !entry.is_populated()))
     }
 
-    /// A copy of one of its descriptors.
+    /// Copies a descriptor of the process.
     pub(crate) fn copy(&self, number: i32) -> io::Result<OwnedFd> {
         Ok(pidfd_getfd(&self.descriptor, number, PidfdGetfdFlags::empty())?)
     }
 
-    /// Waits until it has ended; whether it has.
+    /// Waits until the process has ended. Returns true if it has.
     pub(crate) fn await_end(&self, most: Duration) -> bool {
         readable([self.as_fd()], Some(most)) == Ok([true])
     }
 
-    /// Ends the process, whose memory cannot be had.
+    /// Kills the process, because its memory cannot be supplied.
     ///
     /// # Errors
-    /// It is another user's.
+    /// An error if the process belongs to another user.
     pub(crate) fn kill(&self) -> io::Result<()> {
         match pidfd_send_signal(&self.descriptor, Signal::KILL) {
             // It has ended already.
@@ -187,10 +190,10 @@ impl Process {
         }
     }
 
-    /// Puts aligned 2 MiB of its memory on a huge page, or leaves them as they are.
+    /// Puts an aligned 2 MiB of the process's memory on a huge page, or leaves them as they are.
     ///
     /// # Errors
-    /// No huge page is free, or the kernel cannot do it now or at all.
+    /// An error if no huge page is free, or if the kernel cannot collapse the memory now or at all.
     pub(crate) fn collapse(&self, start: u64) -> Result<(), Errno> {
         other_process::collapse(self.descriptor.as_fd(), start)
     }

@@ -1,4 +1,4 @@
-//! A userfaultfd of another process: what it is, the messages it gives, and pages put into the
+//! A userfaultfd of another process: its checks, its messages, and the pages that are put into the
 //! process's memory.
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ const UFFDIO_POISON: Opcode = opcode::read_write::<Poison>(0xAA, 0x08);
 const EVENT_PAGEFAULT: u8 = 0x12;
 const EVENT_REMOVE: u8 = 0x15;
 
-/// `UFFD_FEATURE_*` of events and signals. Of these, only remove events are understood.
+/// `UFFD_FEATURE_*` of events and signals. Only remove events are supported.
 const FEATURE_EVENT_FORK: u64 = 1 << 1;
 const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
@@ -26,10 +26,10 @@ const FEATURE_SIGBUS: u64 = 1 << 7;
 const NOT_UNDERSTOOD: u64 =
     FEATURE_EVENT_FORK | FEATURE_EVENT_REMAP | FEATURE_EVENT_UNMAP | FEATURE_SIGBUS;
 
-/// Words of a `struct uffd_msg`.
+/// The number of words of a `struct uffd_msg`.
 pub(crate) const MESSAGE_WORDS: usize = 4;
 
-/// `struct uffdio_poison`.
+/// The C structure `struct uffdio_poison`.
 #[repr(C)]
 struct Poison {
     start: u64,
@@ -38,21 +38,21 @@ struct Poison {
     updated: i64,
 }
 
-/// The reason why a descriptor is not served.
+/// The reason why a descriptor is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnfitDescriptor {
-    /// It is something else.
+    /// The descriptor is not a userfaultfd.
     #[error("the descriptor is {0}, and not a userfaultfd")]
     Other(String),
-    /// The VMM asked for events that the pager does not understand.
+    /// The VMM requested events that the pager does not support.
     #[error(
         "the userfaultfd has features {0:#x}, of which the pager understands only remove events"
     )]
     Features(u64),
-    /// No handshake was made with it.
+    /// No handshake was made with the userfaultfd.
     #[error("the userfaultfd was never given its features (UFFDIO_API)")]
     NoHandshake,
-    /// `/proc` does not tell.
+    /// `/proc` does not describe the userfaultfd.
     #[error("/proc does not tell what the descriptor is: {0}")]
     Unknown(String),
 }
@@ -60,7 +60,7 @@ pub enum UnfitDescriptor {
 /// The progress of a call that stopped early.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Partial {
-    /// Bytes before the error.
+    /// Bytes that were done before the error.
     pub(crate) done: u64,
     pub(crate) errno: Errno,
 }
@@ -76,17 +76,17 @@ impl From<(usize, Errno)> for Partial {
 pub(crate) enum Message {
     /// A thread waits for this address.
     Fault(u64),
-    /// These addresses were given back, and are zero from now on.
+    /// These addresses were released, and are zero from now on.
     Removed {
-        /// The first one.
+        /// The first address.
         start: u64,
-        /// The one behind the last.
+        /// The end of the addresses.
         end: u64,
     },
 }
 
 impl Message {
-    /// `None` for a message of another kind, or for none.
+    /// Parses a message. `None` if the words are a message of another kind, or no message.
     #[must_use]
     pub(crate) fn of_words(words: &[AtomicU64]) -> Option<Self> {
         let word = |index: usize| words[index].load(Ordering::Relaxed);
@@ -98,16 +98,16 @@ impl Message {
     }
 }
 
-/// The descriptor. Every operation acts on the memory of the process that made it.
+/// A userfaultfd. Every operation acts on the memory of the process that made it.
 #[derive(Debug)]
 pub(crate) struct Userfaultfd(OwnedFd);
 
 impl Userfaultfd {
-    /// Checks what a client sent. Reads of it do not wait from now on, in the VMM neither, which
-    /// never reads.
+    /// Checks the descriptor of a client. From now on reads of it do not block, in the VMM as well,
+    /// which never reads.
     ///
     /// # Errors
-    /// It is something else, or one that is not understood.
+    /// An error if the descriptor is not a userfaultfd, or has features that are not supported.
     pub(crate) fn new(descriptor: OwnedFd) -> Result<Self, UnfitDescriptor> {
         let number = descriptor.as_raw_fd();
         let unknown = |error: std::io::Error| UnfitDescriptor::Unknown(error.to_string());
@@ -126,20 +126,21 @@ impl Userfaultfd {
         Ok(Self(descriptor))
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     #[must_use]
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// Reads messages into `room`, whole ones; how many. None are waited for.
+    /// Reads complete messages into `room`, and returns their number. The call does not wait for
+    /// messages.
     ///
-    /// The kernel writes into `room` itself, so that in memory of a file the messages outlive this
-    /// process, whenever it is killed: no instruction of it lies between the message's delivery and
-    /// its record.
+    /// The kernel writes directly into `room`. If `room` is memory of a file, the messages survive
+    /// the end of this process at any moment: no instruction lies between the delivery of a message
+    /// and its record.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel's error if it refuses the read.
     pub(crate) fn read(&self, room: &[AtomicU64]) -> io::Result<usize> {
         let bytes = size_of_val(room);
         // SAFETY: the kernel writes at most `bytes` bytes to `room`, which has as many; any bytes
@@ -155,17 +156,19 @@ impl Userfaultfd {
         }
     }
 
-    /// Copies bytes to pages that are not there, and wakes who waits for them.
+    /// Copies bytes to missing pages, and wakes the threads that wait for them.
     pub(crate) fn copy(&self, to: u64, from: &[u8]) -> Result<(), Partial> {
         Ok(calls::copy(self.as_fd(), to as usize, from)?)
     }
 
-    /// Maps pages of zeroes that are not there, and wakes who waits for them. Not for hugetlb.
+    /// Maps zero pages for missing pages, and wakes the threads that wait for them. Not for
+    /// hugetlb.
     pub(crate) fn zero(&self, to: &Range<u64>) -> Result<(), Partial> {
         Ok(calls::map_zeroes(self.as_fd(), &in_words(to))?)
     }
 
-    /// Has every access to pages that are not there fail (Linux 6.6), and wakes who waits for them.
+    /// Makes every access to missing pages fail (Linux 6.6), and wakes the threads that wait for
+    /// them.
     pub(crate) fn poison(&self, pages: &Range<u64>) -> io::Result<()> {
         let len = pages.end - pages.start;
         let mut request = Poison { start: pages.start, len, mode: 0, updated: 0 };
@@ -174,10 +177,11 @@ impl Userfaultfd {
         unsafe { ioctl(&self.0, Updater::<UFFDIO_POISON, _>::new(&mut request)) }
     }
 
-    /// The same for all of these pages that are not there, of `page` bytes each.
+    /// Calls [`poison`](Self::poison) for all missing pages of a range. A page has `page` bytes.
     ///
     /// # Errors
-    /// The kernel refuses: it is older, or the memory is not registered with this descriptor.
+    /// The kernel's error if it is too old, or if the memory is not registered with this
+    /// descriptor.
     pub(crate) fn poison_missing(&self, pages: &Range<u64>, page: u64) -> io::Result<()> {
         let mut start = pages.start;
         while start < pages.end {
@@ -203,39 +207,40 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Has this descriptor serve first accesses. `EBUSY` if another one does.
+    /// Registers addresses: first accesses to them become messages of this descriptor. `EBUSY` if
+    /// another descriptor has registered them.
     pub(crate) fn register(&self, addresses: &Range<u64>) -> io::Result<()> {
         calls::register_untouched(self.as_fd(), &in_words(addresses))
     }
 
-    /// Leaves the addresses to the kernel.
+    /// Unregisters addresses, and leaves them to the kernel.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel's error if it refuses.
     pub(crate) fn unregister(&self, addresses: &Range<u64>) -> io::Result<()> {
         calls::unregister(self.as_fd(), &in_words(addresses))
     }
 
-    /// Has who waits try again.
+    /// Wakes waiting threads, which repeat their accesses.
     pub(crate) fn wake(&self, addresses: &Range<u64>) -> io::Result<()> {
         calls::wake(self.as_fd(), &in_words(addresses))
     }
 
-    /// Returns whether a thread of the VMM is in the middle of giving memory back, so that a message of
-    /// that is, or was, to be read. The kernel says so before it looks at the addresses, which are
-    /// not registered here.
+    /// Returns true if a thread of the VMM is releasing memory at this moment, so that a message
+    /// about it is, or was, available. The kernel reports this before it checks the addresses,
+    /// which are not registered here.
     #[must_use]
     pub(crate) fn is_changing(&self, unregistered: &Range<u64>) -> bool {
         self.zero(unregistered).is_err_and(|partial| partial.errno == Errno::AGAIN)
     }
 }
 
-/// Returns whether a link of `/proc/PID/fd` is one of a userfaultfd.
+/// Returns true if a link of `/proc/PID/fd` refers to a userfaultfd.
 pub(crate) fn is_userfaultfd(link: &std::path::Path) -> bool {
     link.as_os_str() == "anon_inode:[userfaultfd]"
 }
 
-/// The features in `API:\taa:FEATURES:IOCTLS` of `fdinfo`; `None` before the handshake.
+/// Returns the features in `API:\taa:FEATURES:IOCTLS` of `fdinfo`; `None` before the handshake.
 fn features_of(info: &str) -> Option<u64> {
     const INITIALIZED: u64 = 1 << 31;
     let line = info.lines().find_map(|line| line.strip_prefix("API:\t"))?;

@@ -1,11 +1,11 @@
-//! The instructions of the copy that can be abandoned: by pairs of vectors, with the hint of the table's routines or
-//! without.
+//! The instructions of the copy that can be abandoned: pairs of vectors, with or without the hint
+//! of the table's routines.
 
 use super::abandonable::{PLAIN, WHERE};
 
-/// Loads have the hint.
+/// The version whose loads have the hint.
 const ONCE: usize = PLAIN + 1;
-/// Loads and stores have it.
+/// The version whose loads and stores have the hint.
 const STREAMING: usize = PLAIN + 2;
 
 /// The routines whose version is not [`PLAIN`].
@@ -105,12 +105,12 @@ core::arch::global_asm!(
     streaming = const STREAMING,
 );
 
-/// The interrupted instruction.
+/// Returns the interrupted instruction.
 pub(in crate::arch) fn instruction(context: &libc::ucontext_t) -> usize {
     context.uc_mcontext.pc as usize
 }
 
-/// Has the thread go on elsewhere when its handler returns.
+/// Sets the address at which the thread continues when its handler returns.
 pub(in crate::arch) fn set_instruction(context: &mut libc::ucontext_t, address: usize) {
     context.uc_mcontext.pc = address as u64;
 }

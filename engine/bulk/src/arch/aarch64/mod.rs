@@ -31,7 +31,7 @@ pub(super) const COPY_ROUTINES: &[CopyRoutine] = &[
 pub(super) const COPY_ONCE: CopyRoutine =
     CopyRoutine::cached("ldnp_stp", ANY_CPU, None, Compared::Held, stnp::copy_ldnp_stp);
 
-/// The virtual counter, which Linux lets programs read.
+/// Returns the virtual counter, which Linux permits programs to read.
 #[inline]
 pub(super) fn ticks() -> u64 {
     let ticks: u64;

@@ -1,4 +1,5 @@
-//! `ldnp` and `stnp`: pairs of registers loaded and stored with the hint that no thread reads them soon.
+//! `ldnp` and `stnp`: these load and store pairs of registers, with the hint that no thread uses
+//! the bytes soon.
 
 use core::arch::asm;
 
@@ -26,7 +27,7 @@ pub(super) unsafe fn clear_stnp(dst: *mut u8, len: usize) {
     }
 }
 
-/// A copy of whole lines, 32 bytes at a time loaded by `ldnp` and stored by `$store`.
+/// A copy of whole lines, 32 bytes at a time. `ldnp` loads the bytes and `$store` stores them.
 macro_rules! copy {
     ($name:ident, $store:literal) => {
         /// # Safety

@@ -1,27 +1,31 @@
-//! What a fault was, by the syndrome that the kernel gives to signal handlers.
+//! The kind of a fault, from the syndrome that the kernel passes to signal handlers.
 
 use std::mem::size_of;
 
-/// The magic number of the record that holds the syndrome, after its head of eight bytes: from the kernel's
-/// `asm/sigcontext.h`.
+/// The magic number of the record that holds the syndrome, from the kernel's `asm/sigcontext.h`.
+/// The syndrome follows the record's head of eight bytes.
 const ESR_MAGIC: u32 = 0x4553_5201;
 
-/// Bytes of records in a context, and where they begin: behind the registers, at a multiple of 16.
+/// The number of bytes of records in a context. The records begin behind the registers, at a
+/// multiple of 16.
 const RECORDS: usize = 4096;
 const FIRST: usize = 288;
 
-/// Exception classes (Arm ARM, ESR_EL1): an access to data, and one to an instruction, by a program.
+/// Exception classes (Arm ARM, ESR_EL1): a program's access to data, and a program's access to an
+/// instruction.
 const DATA_ABORT: u64 = 0x24;
 const INSTRUCTION_ABORT: u64 = 0x20;
 
-/// Bits of a data abort: a write, and an instruction of cache maintenance, which the kernel takes for a read.
+/// Bits of a data abort: a write, and an instruction of cache maintenance, which the kernel counts
+/// as a read.
 const WRITE: u64 = 1 << 6;
 const CACHE_MAINTENANCE: u64 = 1 << 8;
 
-/// Returns whether a fault was a write, if the context of its signal says so: emulators leave the syndrome out.
+/// Returns true if a fault was a write. `None` if the context of its signal does not contain the
+/// syndrome, as in emulators.
 ///
 /// # Safety
-/// The context that the kernel gave to a handler.
+/// `context` is the context that the kernel passed to a handler.
 pub unsafe fn is_write(context: *const std::ffi::c_void) -> Option<bool> {
     // SAFETY: `context` is the `ucontext_t` that the kernel gave to a handler: the contract of this function.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
@@ -34,7 +38,7 @@ pub unsafe fn is_write(context: *const std::ffi::c_void) -> Option<bool> {
 
 const _: () = assert!(size_of::<libc::mcontext_t>() == FIRST + RECORDS);
 
-/// Returns the syndrome of the first record that holds one. The last record's head is zero.
+/// Returns the syndrome of the first record that holds a syndrome. The last record's head is zero.
 fn syndrome(mut records: &[u8]) -> Option<u64> {
     loop {
         let (magic, rest) = records.split_first_chunk()?;

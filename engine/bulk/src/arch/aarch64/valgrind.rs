@@ -1,12 +1,11 @@
-//! Whether the instructions are carried out by Valgrind: asked as its own header asks, by instructions that do nothing
-//! on a CPU.
+//! Detection of Valgrind, by the instructions of Valgrind's own header, which do nothing on a CPU.
 
 use core::arch::asm;
 
 /// `VG_USERREQ__RUNNING_ON_VALGRIND`.
 const RUNNING_ON_VALGRIND: u64 = 0x1001;
 
-/// Returns whether this process runs on Valgrind.
+/// Returns true if this process runs on Valgrind.
 pub fn runs_on_valgrind() -> bool {
     let request = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
     let mut answer = 0_u64;

@@ -1,6 +1,6 @@
-//! `dc zva`: zero a block by its address. The block's size is whatever `DCZID_EL0` says (64 bytes
-//! on most cores, 256 on A64FX, up to 2 KiB by architecture), and a hypervisor or kernel may
-//! prohibit the instruction altogether.
+//! `dc zva`: zeroes a block by its address. `DCZID_EL0` contains the size of the block: 64 bytes on
+//! most cores, 256 on A64FX, up to 2 KiB by architecture. A hypervisor or kernel may prohibit the
+//! instruction.
 
 use core::arch::asm;
 

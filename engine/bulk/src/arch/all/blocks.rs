@@ -1,17 +1,17 @@
-//! Unaligned head, whole aligned blocks, tail.
+//! Division of a range into an unaligned head, whole aligned blocks, and a tail.
 //!
-//! Instructions that write a whole block at once want it aligned. What does not fill a block at
-//! either end goes through `memset` or `memcpy`, which know short lengths best. A copy aligns its
-//! destination; the source is read wherever it lies.
+//! Instructions that write a whole block at once need an aligned block. The head and the tail go
+//! through `memset` or `memcpy`, which are best for short lengths. A copy aligns its destination;
+//! the source may have any alignment.
 
 use super::{memcpy, memset};
 
-/// Clears `len` bytes from `dst`: whole blocks of `block` bytes through `clear_blocks(first,
+/// Clears `len` bytes from `dst` on: whole blocks of `block` bytes through `clear_blocks(first,
 /// bytes)`, the rest through `memset`.
 ///
 /// # Safety
 /// `dst` is valid for writes of `len` bytes, and `block` is a power of two. `clear_blocks` writes
-/// within the bytes it is given, which are aligned to `block` and a multiple of it.
+/// only the bytes that it gets. Their address and length are multiples of `block`.
 #[inline(always)]
 pub(crate) unsafe fn clear_by_blocks(
     dst: *mut u8,
@@ -29,9 +29,8 @@ pub(crate) unsafe fn clear_by_blocks(
     clear_blocks(first, bytes);
 }
 
-/// Clears what does not fill a block at either end; returns where the whole blocks start and how
-/// many bytes they have. Out of line, so that a page, which needs none of this, saves no registers
-/// for the calls.
+/// Clears the head and the tail. Returns the start of the whole blocks and their number of bytes.
+/// Out of line: a page has no head and no tail, and need not save registers for the calls.
 ///
 /// # Safety
 /// `dst` is valid for writes of `len` bytes, and `block` is a power of two.
@@ -51,9 +50,9 @@ unsafe fn clear_edges(dst: *mut u8, len: usize, block: usize) -> (*mut u8, usize
 /// `copy_blocks(first_dst, first_src, bytes)`, the rest through `memcpy`.
 ///
 /// # Safety
-/// `src` is valid for reads and `dst` for writes of `len` bytes, they do not overlap, and `block` is
-/// a power of two. `copy_blocks` writes within the bytes it is given, which are aligned to `block`
-/// and a multiple of it.
+/// `src` is valid for reads and `dst` for writes of `len` bytes, they do not overlap, and `block`
+/// is a power of two. `copy_blocks` writes only the bytes that it gets. The address of the
+/// destination and the length are multiples of `block`.
 #[inline(always)]
 pub(crate) unsafe fn copy_by_blocks(
     dst: *mut u8,
@@ -74,8 +73,8 @@ pub(crate) unsafe fn copy_by_blocks(
     copy_blocks(first, from, bytes);
 }
 
-/// Copies what does not fill a block of the destination at either end; returns the length of the
-/// head and how many bytes the whole blocks have.
+/// Copies the head and the tail of the destination. Returns the length of the head and the number
+/// of bytes of the whole blocks.
 ///
 /// # Safety
 /// The conditions of [`copy_by_blocks`].

@@ -1,4 +1,5 @@
-//! Routines of every architecture: `memset`, `memcpy`, and the shape of a block-wise routine.
+//! Routines of every architecture: `memset`, `memcpy`, and the frame of a routine that works by
+//! blocks.
 
 #[allow(dead_code, reason = "the portable architecture has no block-wise routines")]
 pub(super) mod blocks;
@@ -10,10 +11,10 @@ pub(super) mod vector;
 
 use super::{ClearFn, ClearRoutine, CopyFn, CopyRoutine};
 
-/// `memset` of the C library the program runs with.
+/// `memset` of the C library that the program uses.
 pub(super) const MEMSET: ClearRoutine = ClearRoutine::libc("memset", memset as ClearFn);
 
-/// `memcpy` of the C library the program runs with.
+/// `memcpy` of the C library that the program uses.
 pub(super) const MEMCPY: CopyRoutine = CopyRoutine::libc("memcpy", memcpy as CopyFn);
 
 /// # Safety

@@ -1,4 +1,5 @@
-//! What an architecture has that has nothing of its own. Always compiled, so that it stays right.
+//! The functions of an architecture that has no routines of its own. They are compiled on every
+//! architecture, so that the compiler checks them.
 
 pub mod abandonable;
 
@@ -9,12 +10,13 @@ pub(in crate::arch) const CLEAR_ROUTINES: &[ClearRoutine] = &[MEMSET];
 pub(in crate::arch) const COPY_ROUTINES: &[CopyRoutine] = &[MEMCPY];
 pub(in crate::arch) const COPY_ONCE: CopyRoutine = MEMCPY;
 
-/// Valgrind runs this architecture by requests that are not known here, or not at all.
+/// Returns false: hugekit knows no request to Valgrind for this architecture.
 pub fn runs_on_valgrind() -> bool {
     false
 }
 
-/// Returns whether a fault was a write, if the context of its signal says so.
+/// Returns `None`: hugekit cannot read the cause of a fault from the context of a signal on this
+/// architecture.
 ///
 /// # Safety
 /// The context that the kernel gave to a handler.
@@ -22,7 +24,7 @@ pub unsafe fn is_write(_context: *const std::ffi::c_void) -> Option<bool> {
     None
 }
 
-/// No clock without a system call is known: nothing is learned.
+/// Returns 0: no clock without a system call is known, so nothing is learned.
 pub(in crate::arch) fn ticks() -> u64 {
     0
 }

@@ -1,29 +1,29 @@
-//! The vector loops, written once for every vector width.
+//! The vector loops, written once for all vector widths.
 //!
 //! An instruction set implements [`Vector`] and wraps the loops in functions that carry its
-//! `#[target_feature]`; everything here is `#[inline(always)]`, so that the loops are compiled
-//! with those features.
+//! `#[target_feature]`. All functions here are `#[inline(always)]`, so that the compiler compiles
+//! the loops with those features.
 
 use super::blocks::{clear_by_blocks, copy_by_blocks};
 
-/// Bytes per cache line, and per block of the loops: whole lines are what a write-combining
-/// buffer can flush without reading memory.
+/// Bytes per cache line, and per block of the loops. A write-combining buffer can flush a whole
+/// line without a read of memory.
 const LINE: usize = 64;
 
 /// Bytes per page of an interleaved copy.
 const PAGE: usize = 4096;
 
-/// The number of pages that an interleaved copy advances together. More hardware prefetchers run ahead, one
-/// for each page. Four is the number of the design's measurement on Granite Rapids; on Milan every
-/// number above one is slower than one (`docs/decisions/0002-crossovers.md`).
+/// The number of pages in which an interleaved copy advances together. With more pages, more
+/// hardware prefetchers run ahead, one for each page. The design measured four on Granite Rapids;
+/// on Milan every number above one is slower than one (`docs/decisions/0002-crossovers.md`).
 const PAGES: usize = 4;
 
 /// A unit of loads and stores.
 pub(crate) trait Moved: Copy {
-    /// Its size in bytes, which divides a line.
+    /// The unit's size in bytes, which divides a line.
     const BYTES: usize = size_of::<Self>();
 
-    /// Loads from `src`, for a store that follows before any other of these calls.
+    /// Loads from `src`. The store of this value follows before any other of these calls.
     ///
     /// # Safety
     /// The CPU has the instruction set; `src` is valid for reads, at any alignment.
@@ -41,14 +41,14 @@ pub(crate) trait Moved: Copy {
     /// The conditions of [`store`](Self::store).
     unsafe fn stream(self, dst: *mut u8);
 
-    /// Asks for the line that `address` lies in, with the hint that it is read once. It never faults,
-    /// whatever the address.
+    /// Prefetches the line of `address`, with the hint that the line is read once. The prefetch
+    /// never faults, for any address.
     fn prefetch_once(address: *const u8);
 }
 
 /// A vector register.
 pub(crate) trait Vector: Moved {
-    /// A vector of zeroes.
+    /// Returns a vector of zeroes.
     ///
     /// # Safety
     /// The CPU has the instruction set.
@@ -76,7 +76,7 @@ pub(crate) unsafe fn clear_streaming<V: Vector>(dst: *mut u8, len: usize) {
 }
 
 /// # Safety
-/// The conditions of [`clear_cached`]; `put` stores one vector at the address it is given.
+/// The conditions of [`clear_cached`]; `put` stores one vector at the address that it gets.
 #[inline(always)]
 unsafe fn clear_lines<V: Vector>(dst: *mut u8, len: usize, put: impl Fn(V, *mut u8)) {
     const { assert!(LINE % V::BYTES == 0) };
@@ -108,12 +108,12 @@ pub(crate) unsafe fn copy_cached<V: Moved>(dst: *mut u8, src: *const u8, len: us
     }
 }
 
-/// The distance of prefetches ahead of the loads, for a source that is read once. From 512 B to 4 KiB it makes
-/// no difference on Milan.
+/// The distance of prefetches ahead of the loads, for a source that is read once. On Milan,
+/// distances from 512 B to 4 KiB are equally fast.
 const AHEAD: usize = 512;
 
-/// Copies with ordinary stores from a source that is read once, so that what stays in the cache is
-/// the destination rather than both.
+/// Copies with ordinary stores from a source that is read once. The destination stays in the cache;
+/// the source does not.
 ///
 /// # Safety
 /// The conditions of [`copy_cached`].
@@ -133,7 +133,7 @@ pub(crate) unsafe fn copy_cached_once<V: Moved>(dst: *mut u8, src: *const u8, le
     }
 }
 
-/// Copies with streaming stores, straight on.
+/// Copies with streaming stores, in ascending order.
 ///
 /// # Safety
 /// The conditions of [`copy_cached`].
@@ -145,7 +145,7 @@ pub(crate) unsafe fn copy_streaming<V: Moved>(dst: *mut u8, src: *const u8, len:
     }
 }
 
-/// Copies with streaming stores, several pages advanced together.
+/// Copies with streaming stores, in several pages that advance together.
 ///
 /// # Safety
 /// The conditions of [`copy_cached`].

@@ -1,8 +1,9 @@
-//! AVX-512 by assembly, a line at a time: before Rust 1.89 the compiler has neither its intrinsics nor its target
-//! feature.
+//! AVX-512 by assembly, a line at a time. Before Rust 1.89, the compiler has neither the intrinsics
+//! nor the target feature of AVX-512.
 //!
-//! Everything goes through zmm16, which only AVX-512 has: code compiled without it keeps nothing there, and no
-//! `vzeroupper` is needed afterwards, as after zmm0 to zmm15.
+//! All loops use zmm16, which only AVX-512 has. Code that is compiled without AVX-512 keeps no
+//! value in zmm16, and no `vzeroupper` is needed afterwards. It would be needed after zmm0 to
+//! zmm15.
 
 use core::arch::asm;
 use core::arch::x86_64::{_MM_HINT_NTA, _mm_prefetch};
@@ -12,10 +13,11 @@ use crate::arch::all::vector::{Moved, copy_interleaved, copy_streaming};
 
 const LINE: usize = 64;
 
-/// Lines that a turn of the loop clears: one store each cycle, whatever the loop itself costs.
+/// Bytes that one turn of the loop clears: one store per cycle then hides the cost of the loop.
 const TOGETHER: usize = 4 * LINE;
 
-/// A line that is read when it is stored: what the loops load they store next.
+/// A line that is read at the moment when it is stored: the loops store each line right after its
+/// load.
 #[derive(Clone, Copy)]
 struct Line(*const u8);
 
@@ -66,7 +68,7 @@ impl Moved for Line {
     }
 }
 
-/// Clears by stores of one kind.
+/// Clears with stores of one kind.
 macro_rules! clear {
     ($name:ident, $store:literal) => {
         /// # Safety

@@ -1,8 +1,9 @@
-//! The instructions of the copy that can be abandoned: by string instructions, or as another routine of the table does.
+//! The instructions of the copy that can be abandoned: string instructions, or the instructions of
+//! another routine of the table.
 
 use super::abandonable::{PLAIN, WHERE};
 
-/// The versions. Those of [`INTERLEAVED`] advance four pages together.
+/// The versions. Those of [`INTERLEAVED`] advance in four pages together.
 const SSE: usize = PLAIN + 1;
 const AVX: usize = 2;
 const AVX512: usize = 3;
@@ -231,12 +232,12 @@ core::arch::global_asm!(
     avx_cached = const AVX_CACHED,
 );
 
-/// The interrupted instruction.
+/// Returns the interrupted instruction.
 pub(in crate::arch) fn instruction(context: &libc::ucontext_t) -> usize {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
 }
 
-/// Has the thread go on elsewhere when its handler returns.
+/// Sets the address at which the thread continues when its handler returns.
 pub(in crate::arch) fn set_instruction(context: &mut libc::ucontext_t, address: usize) {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] = address as i64;
 }

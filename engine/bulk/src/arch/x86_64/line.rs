@@ -41,7 +41,7 @@ pub(super) unsafe fn copy_movdir64b(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// The destination goes in a register, the source is memory at any alignment.
+/// Moves a line of 64 bytes. The source may have any alignment.
 ///
 /// # Safety
 /// The CPU has MOVDIR64B; `dst` is an aligned line valid for writes, `src` is valid for reads of 64

@@ -75,7 +75,8 @@ pub(super) const COPY_ONCE: CopyRoutine = CopyRoutine::cached(
     vectors::copy_sse2_cached_once,
 );
 
-/// The time-stamp counter. Loads before it have arrived, stores have at least begun.
+/// Returns the time-stamp counter. Earlier loads have completed; earlier stores have at least
+/// begun.
 #[inline]
 pub(super) fn ticks() -> u64 {
     // SAFETY: both are part of x86-64, and neither touches memory. A process that `prctl(PR_SET_TSC)` keeps
@@ -86,10 +87,11 @@ pub(super) fn ticks() -> u64 {
     }
 }
 
-/// Returns whether a fault was a write: the page-fault error code of the CPU, bit 1 (Intel SDM 3A, 4.7).
+/// Returns true if a fault was a write: bit 1 of the CPU's page-fault error code (Intel SDM 3A,
+/// 4.7).
 ///
 /// # Safety
-/// The context that the kernel gave to a handler.
+/// `context` is the context that the kernel passed to a handler.
 pub unsafe fn is_write(context: *const std::ffi::c_void) -> Option<bool> {
     // SAFETY: `context` is the `ucontext_t` that the kernel gave to a handler: the contract of this function.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };

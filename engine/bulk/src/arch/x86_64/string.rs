@@ -1,4 +1,5 @@
-//! String instructions: the instruction gets the whole length, so microcode can choose a method.
+//! String instructions: the instruction gets the whole length, so the microcode can choose a
+//! method.
 //!
 //! Milan stops allocating cache lines above about 32 MiB of one instruction's length; Ice Lake-X
 //! never does (published in 2023; `docs/replication.md`).
@@ -21,7 +22,7 @@ pub(super) unsafe fn clear_stosb(dst: *mut u8, len: usize) {
     }
 }
 
-/// Eight bytes a step, then the rest byte by byte.
+/// Clears eight bytes per step, then the rest byte by byte.
 ///
 /// # Safety
 /// `dst` is valid for writes of `len` bytes.

@@ -1,15 +1,15 @@
-//! Whether the instructions are carried out by Valgrind.
+//! Detection of Valgrind.
 //!
-//! Asked as Valgrind's own header asks: by instructions that do nothing on a CPU, and that it takes for a request. What
-//! else tells of it does not say so for certain: the environment is inherited by programs that it does not run, and
-//! its own libraries need not be loaded.
+//! The instructions are those of Valgrind's own header: they do nothing on a CPU, and Valgrind
+//! takes them for a request. Other signs are not certain: programs that Valgrind does not run
+//! inherit the environment, and Valgrind's libraries need not be loaded.
 
 use core::arch::asm;
 
 /// `VG_USERREQ__RUNNING_ON_VALGRIND`.
 const RUNNING_ON_VALGRIND: u64 = 0x1001;
 
-/// Returns whether this process runs on Valgrind.
+/// Returns true if this process runs on Valgrind.
 pub fn runs_on_valgrind() -> bool {
     let request = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
     let mut answer = 0_u64;

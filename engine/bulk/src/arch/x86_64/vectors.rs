@@ -1,4 +1,4 @@
-//! SSE2 and AVX2: thin wrappers that carry the target feature around the shared loops.
+//! SSE2 and AVX2: thin functions that carry the target feature around the shared loops.
 
 use core::arch::x86_64::{
     __m128i, __m256i, _MM_HINT_NTA, _mm_prefetch, _mm_setzero_si128, _mm_stream_si128,
@@ -10,8 +10,8 @@ use crate::arch::all::vector::{
     copy_streaming,
 };
 
-/// `store` is volatile in both: LLVM recognises plain loops and calls `memset` or `memcpy`
-/// instead, which are routines of their own.
+/// `store` is volatile in both instruction sets. LLVM recognises plain loops and calls `memset` or
+/// `memcpy` instead, which are routines of their own.
 macro_rules! vector {
     ($type:ty, $zero:ident, $stream:ident) => {
         impl Vector for $type {

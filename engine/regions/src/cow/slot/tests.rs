@@ -171,7 +171,7 @@ impl Model {
         self.regions.get_mut(&id).unwrap()
     }
 
-    /// Returns whether it was done: a lost slot is refused.
+    /// Returns true if it was done: a lost slot is refused.
     fn serve(&mut self, id: usize, event: Event) -> bool {
         let plan = self.regions[&id].slot.plan(!self.others(id).is_empty(), event);
         plan.iter().all(|&action| self.apply(id, action))
@@ -396,7 +396,8 @@ fn steps() -> impl Strategy<Value = Vec<SlotStep>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
 
-    /// Whatever regions do, each reads what it wrote last, or what its parent had when it was forked.
+    /// Each region reads the bytes that it wrote last, or the bytes that its parent had at the
+    /// fork, in any order of operations.
     #[test]
     fn plans_carried_out_in_any_order_keep_each_regions_bytes(
         ready in any::<bool>(),

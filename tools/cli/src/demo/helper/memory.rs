@@ -45,7 +45,8 @@ impl HelperMemory {
         Ok(memory)
     }
 
-    /// A file of this many bytes, where huge pages of the file can be mapped as such: QEMU's `align=2M`.
+    /// Returns a file of this many bytes, where huge pages of the file can be mapped as such:
+    /// QEMU's `align=2M`.
     pub(super) fn of_file(file: &File, bytes: usize, flags: MapFlags) -> anyhow::Result<Self> {
         let has = file.metadata()?.len();
         ensure!(has >= bytes as u64, "the file has {has} bytes, not {bytes}");
@@ -59,7 +60,7 @@ impl HelperMemory {
         Ok(memory)
     }
 
-    /// The same words as bytes.
+    /// Returns the same words as bytes.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         let words: &mut [u64] = self;
         // SAFETY: exactly the bytes of the words, which are borrowed as long; bytes need no alignment, and any bytes are

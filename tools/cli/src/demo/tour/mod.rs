@@ -98,7 +98,7 @@ impl Tour {
         Ok(code)
     }
 
-    /// Returns whether a reader is left, which `head` is not when it has seen enough.
+    /// Returns true if a reader is left, which `head` is not when it has seen enough.
     fn print(&self, text: &str) -> std::io::Result<bool> {
         self.bar.suspend(|| write_to_reader(text))
     }

@@ -138,7 +138,7 @@ impl TourProcess {
         String::from_utf8_lossy(&printed).into_owned()
     }
 
-    /// The reason for its end: its last output, or the signal.
+    /// Returns the reason for its end: its last output, or the signal.
     fn ended(&mut self) -> anyhow::Error {
         let status = match self.child.wait() {
             Ok(status) => status,

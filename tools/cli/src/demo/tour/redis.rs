@@ -96,7 +96,7 @@ impl Redis {
         self.answer(stop)
     }
 
-    /// The bytes of a string, a status or a number.
+    /// Returns the bytes of a string, a status or a number.
     fn answer(&mut self, stop: &TourStop) -> anyhow::Result<Vec<u8>> {
         if self.answers.buffer().is_empty() {
             let answers = stop.wait_for(self.answers.get_ref(), Some(PATIENCE))?;

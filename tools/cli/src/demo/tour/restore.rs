@@ -95,7 +95,7 @@ fn load(broker: &TourBroker, file: &SnapshotFile, tour: &Tour) -> anyhow::Result
     TourProcess::start(ends_with_the_tour(&command)?)?.finish(&tour.stop)
 }
 
-/// The program as it is started by `hugekit lease`.
+/// Returns the program as it is started by `hugekit lease`.
 fn from_image(broker: &TourBroker, bytes: usize) -> anyhow::Result<Command> {
     let mut command = hugekit()?;
     command.args(["lease", "--image", "demo", "--socket"]).arg(broker.socket());

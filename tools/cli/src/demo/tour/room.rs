@@ -10,7 +10,8 @@ use hugekit_machine::{Memory, Root};
 /// With less, times are those of other things.
 const LEAST: usize = 4 * MIB;
 
-/// Bytes that the tour could use without harm to other programs: of the machine, and of the control group.
+/// Returns the number of bytes that the tour could use without harm to other programs: of the
+/// machine, and of the control group.
 fn available() -> anyhow::Result<u64> {
     let root = Root::default();
     let machine = Memory::read(&root)?.available;
@@ -22,7 +23,8 @@ fn available() -> anyhow::Result<u64> {
     Ok(machine.min(group))
 }
 
-/// Bytes for a part that has them this many times at once: the wanted size, if half of the available memory suffices.
+/// Returns the number of bytes for a part that has them this many times at once: the wanted size,
+/// if half of the available memory suffices.
 pub(super) fn bytes(wanted: usize, copies: usize) -> anyhow::Result<usize> {
     let available = usize::try_from(available()?).unwrap_or(usize::MAX);
     let most = available / 2 / copies / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
@@ -51,7 +53,7 @@ pub(super) fn in_a_file(bytes: usize) -> anyhow::Result<usize> {
     Ok(fits)
 }
 
-/// The facts that matter to all parts.
+/// Returns the facts that matter to all parts.
 pub(super) fn facts() -> String {
     let kernel = plain(&rustix::system::uname().release().to_string_lossy());
     let available = available().map_or_else(
@@ -61,7 +63,7 @@ pub(super) fn facts() -> String {
     format!("Linux {kernel}, {available}, THP {}", huge_pages())
 }
 
-/// The setting, which is the word in brackets.
+/// Returns the setting, which is the word in brackets.
 fn huge_pages() -> String {
     let setting = Root::default().read("/sys/kernel/mm/transparent_hugepage/enabled");
     let setting = setting.unwrap_or_default();

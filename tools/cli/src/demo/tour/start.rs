@@ -56,7 +56,7 @@ pub(super) fn run(tour: &Tour) -> anyhow::Result<PartResult> {
     })
 }
 
-/// The program as it is started by `hugekit lease`.
+/// Returns the program as it is started by `hugekit lease`.
 fn leased(broker: &TourBroker, bytes: usize) -> anyhow::Result<Command> {
     let mut command = hugekit()?;
     command.args(["lease", "--size", &bytes.to_string(), "--socket"]).arg(broker.socket());

@@ -32,7 +32,8 @@ pub(super) struct TourStop {
 }
 
 impl TourStop {
-    /// The first signal ends the tour in an orderly way, a second one at once.
+    /// Installs the handlers. The first signal ends the tour in an orderly way, a second signal
+    /// ends it at once.
     pub(super) fn new() -> std::io::Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {

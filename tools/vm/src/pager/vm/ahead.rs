@@ -1,8 +1,9 @@
-//! Memory that is read ahead and supplied while no thread waits; and the end of serving.
+//! Memory that is read and supplied ahead, while no thread waits for it, and the end of serving.
 //!
 //! Nothing is read ahead while the VMM restores the VM. After that, the working set that an earlier
 //! restore has recorded comes first, and then all other data. If no set was recorded, the VM's
-//! touches are recorded for a while first, because they could not be told from what was read ahead.
+//! touches are recorded for a while first, because afterwards they could not be distinguished from
+//! memory that was read ahead.
 
 use std::io;
 use std::sync::Arc;
@@ -21,20 +22,20 @@ use crate::pager::event::{Completed, Event};
 use crate::pager::source::SourceError;
 use crate::pager::working_set::WorkingSet;
 
-/// During the first faults, or until `PagerOptions::startup` is over, no memory is copied that no thread
-/// waits for. The VMM restores its devices then: KVM waits in `synchronize_srcu`, which takes longer
-/// while another CPU copies.
+/// The number of first faults. Until then, or until `PagerOptions::startup` is over, no memory is
+/// copied for which no thread waits. The VMM restores its devices in this time: KVM waits in
+/// `synchronize_srcu`, which lasts longer while another CPU copies.
 const FIRST_FAULTS: u64 = 16;
 
 /// The progress of reading ahead.
 pub(super) enum Ahead {
-    /// Not begun: the VM has just connected.
+    /// Not begun, because the VM has just connected.
     Waiting { until: Instant },
-    /// Not wanted, failed, or over.
+    /// Not wanted, failed, or complete.
     Off,
-    /// The VM's touches are recorded until then.
+    /// The VM's touches are recorded until this time.
     Recording { until: Instant },
-    /// A thread reads. Data that was not asked for waits until `rested`.
+    /// A thread reads. Data for which no thread waits is not supplied before `rested`.
     Reading {
         chunks: Receiver<Chunk>,
         buffers: Sender<Vec<u8>>,
@@ -44,7 +45,7 @@ pub(super) enum Ahead {
 }
 
 impl<'a> Server<'a> {
-    /// Returns whether the VM has just connected. Only faults are answered then.
+    /// Returns true if the VM has just connected. Only faults are handled then.
     pub(super) fn is_starting(&self) -> bool {
         let Ahead::Waiting { until } = self.ahead else { return false };
         self.answered < FIRST_FAULTS && Instant::now() < until
@@ -97,7 +98,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Returns the time for which there is nothing to do ahead; `None` is until the bell rings.
+    /// Returns the time for which there is nothing to do ahead; `None` if this is until the bell
+    /// rings.
     pub(super) fn time_ahead(&self) -> Option<Duration> {
         let until = |then: Instant| Some(then.saturating_duration_since(Instant::now()));
         match &self.ahead {
@@ -107,7 +109,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Does one thing ahead.
+    /// Does one step of the work ahead.
     pub(super) fn go_ahead<'scope>(&mut self, scope: &'scope Scope<'scope, '_>) -> Result<(), Stop>
     where
         'a: 'scope,
@@ -134,7 +136,7 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Keeps what the VM has touched for later restores.
+    /// Stores the VM's touches for later restores.
     fn record(&self) -> Arc<WorkingSet> {
         let touched = self.touched.iter().map(|&block| self.vm.offsets_of_block(block));
         let set = Arc::new(WorkingSet::new(touched));
@@ -195,8 +197,8 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Returns whether there is memory for this many bytes ahead. Memory that the VM touches is supplied in any case, as it
-    /// would be without this pager.
+    /// Returns true if there is memory to supply this many bytes ahead. Memory that the VM touches
+    /// is supplied in any case, as without this pager.
     fn may_supply(&mut self, bytes: u64) -> bool {
         // Memory of a running VM is needed at once, and its fork has looked; pages of hugetlbfs are reserved.
         if !self.vm.source.is_kept() || self.vm.layout.is_hugetlb() {
@@ -211,7 +213,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// All data is there, or the VM was being left by an earlier pager.
+    /// Completes the memory, when all data is supplied, or when an earlier pager was leaving the
+    /// VM.
     pub(super) fn complete(&mut self) -> Result<(), Stop> {
         self.ahead = Ahead::Off;
         if !self.vm.state.is_leaving() {
@@ -239,8 +242,8 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Compares what was supplied with what the file has, and supplies the rest: whatever was read ahead, no byte is left
-    /// out.
+    /// Compares the supplied pages with the data of the file, and supplies the rest, so that no
+    /// byte is left out.
     fn bring_missing(&mut self) -> Result<(), Stop> {
         for region in self.vm.layout.regions() {
             let mut left = region.offsets();
@@ -262,7 +265,7 @@ impl<'a> Server<'a> {
         self.settle()
     }
 
-    /// Reads until no thread of the VM waits for a message to be read.
+    /// Reads messages until no thread of the VM waits for this.
     pub(super) fn settle(&mut self) -> Result<(), Stop> {
         let unregistered = self.vm.layout.regions()[0].addresses();
         loop {

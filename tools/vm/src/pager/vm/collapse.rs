@@ -1,4 +1,4 @@
-//! Memory that is there, put on huge pages.
+//! Collapse of supplied memory into huge pages.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::vmm::base_page;
 
 const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 
-/// The most tries for a range that the guest was just using, and the pause between them.
+/// The highest number of attempts for a range that the guest was using, and the pause between
+/// attempts.
 const ROUNDS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -23,13 +24,13 @@ const ENDING: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Collapsed {
     pub(super) bytes: u64,
-    /// The bytes that the kernel did not collapse, and its last answer: no huge page is free, this process may not, or
-    /// the kernel has no such call.
+    /// The bytes that the kernel did not collapse, and its last answer: no huge page is free, this
+    /// process may not, or the kernel has no such call.
     pub(super) refused: Option<(u64, Errno)>,
 }
 
 impl Server<'_> {
-    /// Collapses each aligned 2 MiB of which at least half is data and nothing was given back.
+    /// Collapses each aligned 2 MiB of which at least half is data and nothing was released.
     pub(super) fn collapse(&mut self) -> Result<Collapsed, Stop> {
         let (mut left, mut collapsed) = (self.vm.to_collapse(), Collapsed::default());
         for _ in 0..ROUNDS {
@@ -78,7 +79,7 @@ impl ServedVm {
         data * base_page() >= HUGE / 2 && !self.state.removed().has_any(pages)
     }
 
-    /// Unregisters all regions, and wakes who waits.
+    /// Unregisters all regions, and wakes waiting threads.
     pub(super) fn leave(&self) -> Result<(), Stop> {
         for region in self.layout.regions() {
             match self.faults.unregister(&region.addresses()) {

@@ -1,8 +1,8 @@
-//! The thread that serves a VM: the only one that reads messages and supplies pages.
+//! The thread that serves a VM. Only this thread reads the VM's messages and supplies pages.
 //!
-//! A fault is answered with its page and a few neighbours first, because the thread that waits goes
-//! on as soon as they are there. The rest of the block follows in pieces, and between two pieces
-//! the next fault is looked for. What was read ahead is supplied when there is nothing else to do
+//! For a fault, its page and a few neighbours are supplied first, because the waiting thread then
+//! continues. The rest of the block follows in pieces, and between two pieces the thread checks for
+//! the next fault. Data that was read ahead is supplied when there is nothing else to do
 //! (`ahead.rs`).
 
 use std::collections::{BTreeSet, VecDeque};
@@ -31,7 +31,8 @@ const NEAR: u64 = 64 << 10;
 /// Bytes of the rest that are supplied together.
 pub(super) const FAR: u64 = 256 << 10;
 
-/// Serves a VM until it has ended or needs no pager any more, or the pager is to end. A panic ends this VM, and no other.
+/// Serves a VM until it has ended, until it needs no pager any more, or until the pager must end. A
+/// panic ends only this VM.
 pub(crate) fn serve(
     vm: ServedVm,
     stop: &Bell,
@@ -53,14 +54,14 @@ pub(crate) fn serve(
     }
 }
 
-/// Ends a VM whose memory cannot be had, and tells the reason to whoever reads its standard error.
+/// Ends a VM whose memory cannot be supplied, and writes the reason to its standard error.
 fn end(vm: &ServedVm, why: &VmError) {
     tell_stderr(&vm.process, &format!("{:#}", error_chain(why)));
     // It is this pager's: its userfaultfd has been read.
     let _ = vm.process.kill();
 }
 
-/// The thread's own data.
+/// The data of the serving thread.
 pub(super) struct Server<'a> {
     pub(super) vm: &'a ServedVm,
     pub(super) stop: &'a Bell,
@@ -68,21 +69,21 @@ pub(super) struct Server<'a> {
     pub(super) sets: &'a WorkingSets,
     tell: &'a (dyn Fn(Event) + Sync),
     pub(super) since: Instant,
-    /// Addresses that threads wait for.
+    /// Addresses for which threads wait.
     pub(super) faults: VecDeque<u64>,
-    /// Offsets that follow the page of a fault.
+    /// Offsets to supply after the page of a fault.
     pub(super) far: VecDeque<Range<u64>>,
     buffer: Vec<u8>,
-    /// A page of zeroes, of hugetlb.
+    /// A page of zeroes, for hugetlb.
     pub(super) zeroes: Option<Vec<u8>>,
-    /// Blocks that were touched.
+    /// Blocks that the VM touched.
     pub(super) touched: BTreeSet<u64>,
     pub(super) answered: u64,
     pub(super) copied: u64,
     pub(super) ahead: Ahead,
     /// Memory that may be supplied ahead.
     pub(super) budget: MemoryBudget,
-    /// True if it was told that pages cannot be supplied.
+    /// True if the failure to supply pages was already reported.
     has_failed: bool,
 }
 
@@ -115,7 +116,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Serves the VM, and returns the reason why it needs no pager any more; `None` if the next pager is to serve it.
+    /// Serves the VM, and returns the reason why it needs no pager any more; `None` if the next
+    /// pager must serve it.
     fn run(mut self) -> Option<Event> {
         std::thread::scope(|scope| {
             let last = catch_unwind(AssertUnwindSafe(|| self.run_until_last(scope)));
@@ -146,7 +148,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Does one thing.
+    /// Does one step.
     fn step<'scope>(&mut self, scope: &'scope Scope<'scope, '_>) -> Result<(), Stop>
     where
         'a: 'scope,
@@ -165,7 +167,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Answers a fault.
+    /// Handles a fault.
     fn serve(&mut self, address: u64) -> Result<(), Stop> {
         let page = self.vm.layout.page();
         let Some(offset) = self.vm.layout.offset_of(address / page * page) else { return Ok(()) };
@@ -190,8 +192,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// The first fault in a block: its page and neighbours now, the rest behind them and then
-    /// before them.
+    /// Handles the first fault in a block: supplies its page and neighbours now, then the rest
+    /// behind them, and then the rest before them.
     fn serve_first(&mut self, offset: u64, block: u64) -> Result<(), Stop> {
         let all = self.vm.offsets_of_block(block);
         let near = self.near(offset, &all);
@@ -204,22 +206,22 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// A fault in a page that was looked at before: it was left out because it is zero, or was given back, as its
-    /// neighbours may be.
+    /// Handles a fault in a page that was processed before. The page was left out because it is
+    /// zero, or was released, and its neighbours may be, too.
     fn serve_zeroes(&mut self, offset: u64, block: u64) -> Result<(), Stop> {
         let all = self.vm.offsets_of_block(block);
         self.bring(self.near(offset, &all), Supply::All)?;
         self.bring(all, Supply::Zeroes)
     }
 
-    /// The page at an offset and its neighbours within a block.
+    /// Returns the page at an offset and its neighbours within a block.
     fn near(&self, offset: u64, block: &Range<u64>) -> Range<u64> {
         let bytes = NEAR.max(self.vm.layout.page());
         let start = offset / bytes * bytes;
         start.max(block.start)..(start + bytes).min(block.end)
     }
 
-    /// Reads and supplies.
+    /// Reads and supplies bytes.
     pub(super) fn bring(&mut self, offsets: Range<u64>, supply: Supply) -> Result<(), Stop> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let pieces: Vec<Piece> = self.vm.layout.pieces(offsets).collect();
@@ -231,8 +233,8 @@ impl<'a> Server<'a> {
         done
     }
 
-    /// Like [`bring`](Self::bring), of pages that no thread is known to wait for: what cannot be had
-    /// waits for a fault.
+    /// Like [`bring`](Self::bring), for pages for which no thread is known to wait. Pages that
+    /// cannot be supplied wait for a fault.
     fn bring_ahead(&mut self, offsets: Range<u64>) -> Result<(), Stop> {
         if self.vm.supplied().has_all(pages_of(offsets.clone())) {
             return Ok(());
@@ -246,7 +248,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Has accesses to a page fail that cannot be had, so that no thread waits for it for ever.
+    /// Makes accesses to a page fail that cannot be supplied, so that no thread waits for ever.
     fn give_up(&self, page: u64) {
         let pages = page..page + self.vm.layout.page();
         if self.vm.faults.poison(&pages).is_err() {
@@ -254,7 +256,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Something cannot be supplied: the pager stays, and reads nothing ahead.
+    /// Reports that memory cannot be supplied. The pager then continues to serve, and reads nothing
+    /// ahead.
     pub(super) fn fail(&mut self, why: VmError) {
         self.ahead = Ahead::Off;
         if !std::mem::replace(&mut self.has_failed, true) {

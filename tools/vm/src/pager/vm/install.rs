@@ -1,5 +1,5 @@
-//! Bytes of the memory file put into the VM's memory, run by run: data, zeroes, and what was given
-//! back.
+//! Supply of bytes of the memory file to the VM's memory, run by run: data, zeroes, and released
+//! pages.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use super::{ServedVm, Stop, VmError, pages_of};
 use crate::vmm::userfaultfd::Partial;
 use crate::vmm::{Piece, base_page};
 
-/// The kind of pages that are supplied for some bytes.
+/// The kind of pages to supply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Supply {
-    /// Data, and zeroes where the file has them.
+    /// Data, and zeroes for holes and zero pages of the file.
     All,
-    /// Data. Zeroes wait for a fault, or for the kernel.
+    /// Only data. Zeroes wait for a fault, or for the kernel.
     Data,
-    /// Zeroes, because the data is there.
+    /// Only zeroes, because the data is supplied already.
     Zeroes,
 }
 
@@ -33,14 +33,14 @@ enum PageKind {
 /// The longest wait for memory for a page.
 const SHORTAGE: Duration = Duration::from_secs(10);
 
-/// The same of pages of hugetlbfs, which the kernel does not make by reclaim.
+/// The longest wait for a page of hugetlbfs, which the kernel does not make by reclaim.
 const HUGETLB_SHORTAGE: Duration = Duration::from_secs(2);
 
-/// The pause before the kernel is asked again.
+/// The pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Server<'_> {
-    /// Supplies a piece, whose bytes in the file are these; `None` if all of them are zero.
+    /// Supplies a piece with these bytes of the file; `None` if all of them are zero.
     pub(super) fn install(
         &mut self,
         piece: Piece,
@@ -103,7 +103,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Returns the number of bytes that are passed over after an error at an address.
+    /// Returns the number of bytes that are skipped after an error at an address.
     fn after_error(
         &mut self,
         errno: Errno,
@@ -139,8 +139,8 @@ impl Server<'_> {
         }
     }
 
-    /// A page that was there already counts as data: an earlier pager has supplied it, or the guest
-    /// has written it.
+    /// Records a page as data. A page that was present already counts as data, because an earlier
+    /// pager has supplied it, or the guest has written it.
     fn note_data(&self, address: u64, page: u64) {
         if let Some(offset) = self.vm.layout.offset_of(address) {
             self.vm.data().set_all(pages_of(offset..offset + page));
@@ -170,7 +170,8 @@ impl ServedVm {
         }
     }
 
-    /// `None` on base pages, and if a limit is the reason instead of the kernel's pool.
+    /// Returns the shortage of huge pages. `None` on base pages, or if a limit is the reason
+    /// instead of the kernel's pool.
     fn huge_page_shortage(&self) -> Option<Shortage> {
         let (root, page) = (Root::default(), self.layout.page());
         let pool = hugepages::read_size(&root, page).ok().filter(|_| self.layout.is_hugetlb())?;

@@ -1,7 +1,7 @@
-//! Messages of the kernel: faults are queued, and what the VM gives back is marked.
+//! Messages of the kernel: faults are queued, and released pages are marked.
 //!
-//! The thread that reads messages is the one that supplies pages, so no page is being supplied from
-//! the memory file while the message that it was given back is read.
+//! The same thread reads messages and supplies pages. So no page is being supplied from the memory
+//! file while the message about its release is read.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use super::{ServedVm, Stop, VmError, pages_of};
 use crate::vmm::userfaultfd::{MESSAGE_WORDS, Message};
 
 impl Server<'_> {
-    /// Reads all messages that there are.
+    /// Reads all available messages.
     pub(super) fn read_messages(&mut self) -> Result<(), Stop> {
         let room = self.vm.state.messages();
         loop {
@@ -30,8 +30,7 @@ impl Server<'_> {
 }
 
 impl ServedVm {
-    /// Marks what was given back, by messages that an earlier pager had read and perhaps not
-    /// marked.
+    /// Marks released pages in messages that an earlier pager had read and perhaps not processed.
     pub(crate) fn replay(&self) {
         self.take_messages(self.state.messages().len() / MESSAGE_WORDS);
     }

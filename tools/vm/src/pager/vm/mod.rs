@@ -1,4 +1,4 @@
-//! One VM: its memory, and what of it is there.
+//! One VM: its memory, and the supplied part of it.
 
 mod ahead;
 mod collapse;
@@ -26,20 +26,20 @@ use crate::vmm::{Layout, Piece, base_page};
 pub(crate) use demand::serve;
 pub(crate) use wait::Bell;
 
-/// The reason why a VM is served no longer.
+/// The reason why serving a VM ends.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// Its process has ended.
+    /// The VM's process has ended.
     Ended,
-    /// The pager is to end.
+    /// The pager must end.
     Asked,
-    /// All of its memory is there, and left to the kernel.
+    /// All of the VM's memory is supplied, and left to the kernel.
     Left(Completed),
     /// A page cannot be supplied.
     Failed(VmError),
 }
 
-/// A VM that is served. One thread supplies its pages; another one reads this to read ahead.
+/// A served VM. One thread supplies its pages; another thread uses this value to read ahead.
 #[derive(Debug)]
 pub(crate) struct ServedVm {
     pub(crate) process: Process,
@@ -47,12 +47,13 @@ pub(crate) struct ServedVm {
     layout: Layout,
     source: Arc<Source>,
     state: State,
-    /// Bytes of a block: what one fault brings in. Blocks are counted by offset.
+    /// Bytes of a block, which one fault supplies. Blocks are numbered by offset.
     block: u64,
-    /// Blocks that a fault has begun to bring in, so that nothing of them is read ahead.
+    /// Blocks that a fault has begun to supply, so nothing of them is read ahead.
     begun: Vec<AtomicU64>,
-    /// Base pages whose bytes of the memory file were looked at and supplied, or left out because they are zero: of each
-    /// one by itself, so that the VM is left only when none is missing.
+    /// Base pages whose bytes of the memory file were processed: supplied, or left out because they
+    /// are zero. Each page is recorded separately, so that the VM is left only when none is
+    /// missing.
     supplied: Vec<AtomicU64>,
     bell: Arc<Bell>,
 }
@@ -72,13 +73,14 @@ impl ServedVm {
         Self { process, faults, layout, source, state, block, begun, supplied, bell }
     }
 
-    /// Ends the wait of a VM that cannot be served, and returns the event for the user.
+    /// Ends the wait of a VM that cannot be served, and returns the event.
     pub(crate) fn refuse(self, why: Refusal) -> Event {
         self.state.remove();
         Waiting::left(self.process, Some(self.layout)).refuse(why)
     }
 
-    /// Has this descriptor serve all regions, which it does already unless the VMM lied.
+    /// Registers all regions with this descriptor. They are registered already, unless the VMM sent
+    /// a wrong message.
     pub(crate) fn register(faults: &Userfaultfd, layout: &Layout) -> Result<(), Refusal> {
         for region in layout.regions() {
             let refused = |errno: rustix::io::Errno| Refusal::NotRegistered {
@@ -90,7 +92,8 @@ impl ServedVm {
         Ok(())
     }
 
-    /// Finds the descriptor that serves these regions, among those that a process has.
+    /// Finds the descriptor with which these regions are registered, among the descriptors of a
+    /// process.
     pub(crate) fn find_userfaultfd(
         process: &Process,
         layout: &Layout,
@@ -111,8 +114,9 @@ impl ServedVm {
         Ok(faults)
     }
 
-    /// Finds the descriptor by which a pager was leaving these regions when it was killed, among those that a process
-    /// has. The regions are not registered again: pages that were not there then are zero since.
+    /// Finds the descriptor by which a pager was leaving these regions when it was killed, among
+    /// the descriptors of a process. The regions are not registered again, because pages that were
+    /// missing then are zero since.
     pub(crate) fn find_left(process: &Process, layout: &Layout) -> Result<Userfaultfd, Refusal> {
         let mut refusal = Refusal::NoUserfaultfd;
         for descriptor in process.userfaultfds().map_err(Refusal::Process)? {
@@ -126,8 +130,8 @@ impl ServedVm {
         Err(refusal)
     }
 
-    /// Has every thread that waits try again: the message of its fault may have been read and not
-    /// answered.
+    /// Makes every waiting thread repeat its access. The message of its fault may have been read
+    /// and not handled.
     pub(crate) fn wake_all(&self) {
         for region in self.layout.regions() {
             let _ = self.faults.wake(&region.addresses());
@@ -150,7 +154,7 @@ impl ServedVm {
         Bitmap(&self.supplied)
     }
 
-    /// Returns the first of these offsets that lie in no hole and were not supplied.
+    /// Returns the first of these offsets that lie outside of holes and were not supplied.
     fn missing(&self, offsets: Range<u64>) -> Option<Range<u64>> {
         let mut at = offsets.start;
         while let Some(data) = self.source.next_data(at..offsets.end) {
@@ -169,7 +173,7 @@ impl ServedVm {
         self.state.data()
     }
 
-    /// Offsets of a block.
+    /// Returns the offsets of a block.
     fn offsets_of_block(&self, block: u64) -> Range<u64> {
         block * self.block..((block + 1) * self.block).min(self.layout.end())
     }
@@ -188,7 +192,7 @@ impl ServedVm {
         Ok(Found::Read)
     }
 
-    /// The bytes that were found; `None` of a hole.
+    /// Returns the found bytes; `None` for a hole.
     fn bytes_of<'b>(&'b self, piece: Piece, found: Found, room: &'b [u8]) -> Option<&'b [u8]> {
         match found {
             Found::Hole => None,
@@ -198,17 +202,17 @@ impl ServedVm {
     }
 }
 
-/// The place of some bytes of the memory file.
+/// The place of bytes of the memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// All of them are zero.
+    /// A hole: all bytes are zero.
     Hole,
     Mapped,
-    /// In the room for them.
+    /// In the buffer for them.
     Read,
 }
 
-/// Base pages of these offsets.
+/// Returns the base pages of these offsets.
 fn pages_of(offsets: Range<u64>) -> Range<u64> {
     offsets.start / base_page()..offsets.end / base_page()
 }

@@ -1,7 +1,7 @@
-//! The thread of low priority that reads ahead: the working set, then all other data. It supplies
-//! nothing itself.
+//! The thread of low priority that reads ahead: the working set, then all other data. It does not
+//! supply memory itself.
 //!
-//! Its window is its buffers: it waits until one comes back empty.
+//! Its window consists of its buffers: the thread waits until a buffer comes back empty.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,14 +19,14 @@ use crate::vmm::Piece;
 /// Bytes that may be read and not yet supplied.
 const WINDOW: u64 = 8 << 20;
 
-/// The nice value of the thread. With `SCHED_IDLE` it got so little time beside busy threads that 128 MiB were not
-/// read in a minute.
+/// The nice value of the thread. With `SCHED_IDLE`, beside busy threads, it got so little time that
+/// 128 MiB were not read in a minute.
 const NICE: i32 = 10;
 
 /// A message of the thread.
 pub(super) enum Chunk {
     Read(Read),
-    /// No more is read.
+    /// The thread stopped reading because of an error.
     Failed(VmError),
     /// All data was read and sent.
     End,
@@ -36,20 +36,20 @@ pub(super) enum Chunk {
 pub(super) struct Read {
     pub(super) piece: Piece,
     pub(super) found: Found,
-    /// Room for the bytes.
+    /// The buffer with the bytes.
     pub(super) room: Vec<u8>,
-    /// True if they are of the working set.
+    /// True if the bytes belong to the working set.
     pub(super) is_wanted: bool,
 }
 
-/// The reason why the thread ends before all is read.
+/// The reason why the thread ends before all data is read.
 enum ReaderEnd {
-    /// The VM needs no more.
+    /// The VM needs no more data.
     Hung,
     Source(SourceError),
 }
 
-/// Empty ones, for the whole window.
+/// Returns empty buffers, for the whole window.
 pub(super) fn buffers(vm: &ServedVm) -> impl Iterator<Item = Vec<u8>> {
     let bytes = longest(vm);
     (0..WINDOW / bytes).map(move |_| vec![0; bytes as usize])

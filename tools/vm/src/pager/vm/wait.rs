@@ -1,4 +1,4 @@
-//! What a thread that serves a VM waits for.
+//! Waits of a thread that serves a VM.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use rustix::io;
 
 use super::{ServedVm, Stop};
 
-/// Rung by one thread to wake another one.
+/// A bell by which one thread wakes another thread.
 #[derive(Debug)]
 pub(crate) struct Bell(OwnedFd);
 
@@ -26,7 +26,7 @@ impl Bell {
         let _ = io::read(&self.0, &mut [0; 8]);
     }
 
-    /// Waits; whether it was rung.
+    /// Waits. Returns true if the bell was rung.
     pub(crate) fn await_ring(&self, most: Duration) -> bool {
         readable([self.as_fd()], Some(most)) == Ok([true])
     }
@@ -37,7 +37,8 @@ impl Bell {
 }
 
 impl ServedVm {
-    /// Waits until there is a message, the bell was rung, or the time is over; `None` is for ever.
+    /// Waits until there is a message, until the bell is rung, or until the time is over. `None`
+    /// means no time limit.
     pub(super) fn wait(&self, stop: &Bell, time: Option<Duration>) -> Result<(), Stop> {
         let awaited = [self.process.as_fd(), stop.as_fd(), self.faults.as_fd(), self.bell.as_fd()];
         match readable(awaited, time) {

@@ -1,16 +1,16 @@
-//! No copy that can be abandoned: for architectures that have none of their own.
+//! A copy that cannot be abandoned, for architectures without instructions for such a copy.
 
 use std::ffi::c_void;
 
 use crate::arch::CopyRoutine;
 
-/// Returns whether copies can be abandoned: not on this architecture.
+/// Returns false: copies cannot be abandoned on this architecture.
 pub fn prepare() -> bool {
     false
 }
 
 /// # Safety
-/// None: it copies nothing.
+/// None: the function copies nothing.
 pub unsafe fn copy(_dst: *mut u8, _src: *const u8, _len: usize, _routine: &CopyRoutine) -> bool {
     false
 }
