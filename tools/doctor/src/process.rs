@@ -165,11 +165,13 @@ fn child_of(parent: i32) -> Line {
 fn hindrance(hindrance: &Hindrance) -> Line {
     let remedy = match hindrance {
         Hindrance::NoFreeHugePages { .. } => "echo 1 > /proc/sys/vm/compact_memory",
+        Hindrance::LittleMemory { .. } => "end other programs, or lower --keep-free",
         Hindrance::ControlGroup { .. } => "raise the memory limit of the control group",
         Hindrance::SwitchedOff => "start the process without PR_SET_THP_DISABLE",
         Hindrance::Gone => "none: the process has ended",
         Hindrance::Child { .. }
         | Hindrance::Pressure { .. }
+        | Hindrance::Swapping { .. }
         | Hindrance::Stopped
         | Hindrance::Stuck
         | Hindrance::Unreadable
@@ -241,7 +243,7 @@ mod tests {
         let mut short = outlook(Extent::default(), Extent::default());
         (short.sparse, short.forked_from) = (8 * MIB, Some(6));
         short.excluded = vec![(Excluded::Locked, MIB)];
-        short.hindrance = Some(Hindrance::NoFreeHugePages { free: 0 });
+        short.hindrance = Some(Hindrance::NoFreeHugePages { free: 0, available: 0 });
         let lines = lines(7, &short, None);
         let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
         let expected =

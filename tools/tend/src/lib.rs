@@ -25,6 +25,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod blocks;
 mod compaction;
 mod error;
 mod fork_cost;
@@ -40,6 +41,7 @@ mod pages;
 mod plan;
 mod relatives;
 mod share;
+mod stalls;
 mod status;
 mod supply;
 mod target;

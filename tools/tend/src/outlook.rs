@@ -1,11 +1,16 @@
 //! What tending would do for a process, of which nothing is changed.
 
+use std::time::Instant;
+
+use hugekit_machine::Root;
+
 use crate::error::TendError;
-use crate::headroom::{hindrance, may_grow};
+use crate::headroom::Headroom;
 use crate::mappings::{Excluded, Extent, Survey};
 use crate::options::TendOptions;
 use crate::plan::{History, HoleFilling, plan};
 use crate::relatives::{Relatives, forked_from};
+use crate::stalls::Stalls;
 use crate::status::Hindrance;
 use crate::target::Target;
 
@@ -47,7 +52,8 @@ impl Outlook {
         };
         let options = TendOptions::default();
         let mut survey = Survey::of(target.folder())?;
-        let is_limit_unknown = !may_grow(&target);
+        let headroom = Headroom::read(&Root::default(), &target);
+        let is_limit_unknown = !headroom.may_grow();
         let looks = target.look(&mut survey)?;
         let now = survey.extent();
         let filling = match is_limit_unknown {
@@ -69,7 +75,8 @@ impl Outlook {
             sparse: plan.sparse,
             is_limit_unknown,
             excluded: survey.excluded(),
-            hindrance: child.or_else(|| hindrance(&target, &options)),
+            hindrance: child
+                .or_else(|| headroom.hindrance(&options, &Stalls::default(), Instant::now())),
             is_tended,
         })
     }

@@ -1,4 +1,4 @@
-//! Private anonymous memory of this process, for measurements and to supply free pages.
+//! Private anonymous memory of this process, for measurements.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,9 +17,6 @@ pub(crate) struct OwnMemory {
     start: NonNull<u8>,
     len: usize,
 }
-
-// SAFETY: the addresses are of a mapping that only this value knows and unmaps, whichever thread has the value.
-unsafe impl Send for OwnMemory {}
 
 impl OwnMemory {
     /// Addresses without pages.
@@ -63,11 +60,6 @@ impl OwnMemory {
         done == 0
     }
 
-    /// Gives its pages back to the kernel.
-    pub(crate) fn discard(&self) -> io::Result<()> {
-        self.advise(Advice::LinuxDontNeed)
-    }
-
     /// Gives its pages back, and keeps their page tables. From Linux 6.14 on, a table goes with its pages if they are given
     /// back at once.
     pub(crate) fn discard_in_halves(&self) -> io::Result<()> {
@@ -96,17 +88,5 @@ impl Drop for OwnMemory {
     fn drop(&mut self) {
         // SAFETY: the whole mapping, of which no reference exists.
         let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapped) };
-    }
-}
-
-#[cfg(test)]
-impl OwnMemory {
-    /// Base pages that are there.
-    pub(crate) fn resident(&self) -> usize {
-        let mut pages = vec![0; self.len / page_size()];
-        let start = self.start.as_ptr().cast();
-        // SAFETY: the kernel writes a byte for each base page of the mapping, and the vector has as many.
-        assert_eq!(unsafe { libc::mincore(start, self.len, pages.as_mut_ptr()) }, 0);
-        pages.iter().filter(|&&page| page & 1 != 0).count()
     }
 }

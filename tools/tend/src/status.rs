@@ -22,10 +22,24 @@ pub enum Hindrance {
         /// The percentage of the last ten seconds.
         percent: f64,
     },
-    /// There are too few free blocks of 2 MiB: the kernel would compact memory while the process waits.
+    /// The kernel gathers no free block of 2 MiB.
     NoFreeHugePages {
-        /// Bytes in such blocks.
+        /// Bytes in such blocks, which are reserved for other uses.
         free: u64,
+        /// Bytes that are available, in pieces.
+        available: u64,
+    },
+    /// Little memory is available (`MemAvailable` of `/proc/meminfo`).
+    LittleMemory {
+        /// Bytes.
+        available: u64,
+        /// The bytes to leave: [`TendOptions::keep_free`](crate::TendOptions::keep_free).
+        keep: u64,
+    },
+    /// The machine swapped out memory while the kernel gathered a free block.
+    Swapping {
+        /// Bytes.
+        bytes: u64,
     },
     /// The process's control group, or one above, has too little left.
     ControlGroup {
@@ -54,8 +68,23 @@ impl fmt::Display for Hindrance {
             Self::Pressure { percent } => {
                 write!(f, "tasks waited for memory {percent:.1} % of the last ten seconds")
             }
-            Self::NoFreeHugePages { free } => {
-                write!(f, "only {} MiB are free in blocks of 2 MiB", free >> 20)
+            Self::NoFreeHugePages { free, available } => {
+                let [free, available] = [free, available].map(|bytes| bytes >> 20);
+                write!(
+                    f,
+                    "the kernel gathers no block of 2 MiB: {free} MiB are free in such blocks, \
+                     {available} MiB are available"
+                )
+            }
+            Self::LittleMemory { available, keep } => {
+                let [available, keep] = [available, keep].map(|bytes| bytes >> 20);
+                write!(
+                    f,
+                    "only {available} MiB are available, and {keep} MiB are kept (--keep-free)"
+                )
+            }
+            Self::Swapping { bytes } => {
+                write!(f, "the machine swapped out {} KiB for a block of 2 MiB", bytes >> 10)
             }
             Self::ControlGroup { left } => {
                 write!(f, "the control group has only {} MiB left", left >> 20)
@@ -130,6 +159,11 @@ pub struct PassReport {
     pub collapsed: u64,
     /// Bytes of holes that were filled with zeroes: what the process grew by.
     pub filled: u64,
+    /// Free blocks of 2 MiB that the kernel gathered on request, because few were free.
+    pub gathered: u64,
+    /// The time of these requests. The process does not wait for it.
+    #[serde(serialize_with = "seconds")]
+    pub gathering: Duration,
     /// Ranges that the kernel refused to collapse, by reason.
     pub refused: Vec<(TendRefusal, u64)>,
     /// Bytes in ranges with too many holes.

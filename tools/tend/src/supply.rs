@@ -1,51 +1,90 @@
-//! A free huge page for the next collapse, which was written to a moment ago.
-//!
-//! A collapse copies to a free huge page while it holds locks of the process's memory map. If this machine is a guest
-//! whose host has no memory behind that page yet, the copy waits for the host: 5 ms instead of 0.5 ms, in which page
-//! faults of the process wait. So the tender first writes to a huge page of its own and frees it. The kernel
-//! allocates the page next that was freed last on the same CPU.
-//!
-//! It is allocated by a collapse, not by a page fault. Each collapse first has every CPU empty its lists of new pages,
-//! which on busy CPUs takes up to 0.5 s. The collapse of the tender's own memory does this outside of the process's
-//! locks, and the next collapse finds little to empty.
+//! Whether a request for a free block lets the next collapse begin.
 
-use hugekit::HUGE_PAGE_BYTES;
+use std::time::Duration;
 
-use crate::own_memory::OwnMemory;
+use crate::blocks::Request;
 
-#[derive(Debug)]
-pub(crate) struct BlockSupply(Option<OwnMemory>);
+/// Requests in a row that the kernel refuses before a pass ends. It gathers some blocks only at the second request.
+const REFUSALS: u32 = 3;
 
-impl BlockSupply {
-    /// Without addresses for it, collapses wait for the host.
-    pub(crate) fn new() -> Self {
-        Self(OwnMemory::reserve(HUGE_PAGE_BYTES).ok())
-    }
+/// What follows on a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Collapse,
+    /// Another request, after a rest.
+    Request,
+    /// The kernel gathers no block.
+    NoBlock,
+    /// The machine swaps out memory for a block.
+    Swapping {
+        bytes: u64,
+    },
+}
 
-    /// Writes to a huge page and frees it. Whether there was one: the collapse tries again by itself.
-    pub(crate) fn refresh(&self) -> bool {
-        let Some(memory) = &self.0 else { return false };
-        memory.touch(0);
-        let is_huge = memory.collapse();
-        memory.discard().is_ok() && is_huge
+/// The requests of a pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Supply {
+    /// Blocks that the kernel may have gathered for requests, and the time of all requests for such blocks.
+    pub(crate) gathered: u64,
+    pub(crate) gathering: Duration,
+    refusals: u32,
+}
+
+impl Supply {
+    /// While there are free blocks, a refused request has another reason, and the collapse finds a block by itself.
+    pub(crate) fn after(&mut self, request: &Request) -> Next {
+        if !request.were_few {
+            self.refusals = 0;
+            return Next::Collapse;
+        }
+        self.gathering += request.took;
+        self.gathered += u64::from(request.is_granted);
+        self.refusals = if request.is_granted { 0 } else { self.refusals + 1 };
+        match self.refusals {
+            _ if request.swapped > 0 => Next::Swapping { bytes: request.swapped },
+            0 => Next::Collapse,
+            REFUSALS.. => Next::NoBlock,
+            _ => Next::Request,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use hugekit_testing::trials::skipped;
-
     use super::*;
 
+    const MILLI: Duration = Duration::from_millis(1);
+    const GRANTED: Request = Request { is_granted: true, were_few: true, took: MILLI, swapped: 0 };
+    const REFUSED: Request = Request { is_granted: false, ..GRANTED };
+    const AMPLE: Request = Request { were_few: false, ..GRANTED };
+    const REFUSED_BESIDE_FREE_BLOCKS: Request = Request { is_granted: false, ..AMPLE };
+    const SWAPPING: Request = Request { swapped: 8192, ..GRANTED };
+
     #[test]
-    fn refresh_keeps_no_memory() {
-        let supply = BlockSupply::new();
-        if !supply.refresh() {
-            skipped("no huge page is available");
-            return;
+    fn refused_requests_are_made_again_and_end_a_pass_when_none_is_granted() {
+        let rows: [(&[Request], Next); 8] = [
+            (&[GRANTED], Next::Collapse),
+            (&[AMPLE], Next::Collapse),
+            (&[REFUSED_BESIDE_FREE_BLOCKS; 9], Next::Collapse),
+            (&[REFUSED; 2], Next::Request),
+            (&[REFUSED; 3], Next::NoBlock),
+            (&[REFUSED, REFUSED, GRANTED, REFUSED], Next::Request),
+            (&[REFUSED, REFUSED, AMPLE, REFUSED], Next::Request),
+            (&[GRANTED, SWAPPING], Next::Swapping { bytes: 8192 }),
+        ];
+        for (requests, expected) in rows {
+            let mut supply = Supply::default();
+            let last = requests.iter().map(|request| supply.after(request)).last();
+            assert_eq!(last, Some(expected), "{requests:?}");
         }
-        assert_eq!(supply.0.as_ref().unwrap().resident(), 0);
-        supply.0.as_ref().unwrap().touch(0);
-        assert_ne!(supply.0.as_ref().unwrap().resident(), 0, "as the page map has it");
+    }
+
+    #[test]
+    fn blocks_are_counted_that_the_kernel_may_have_gathered_with_the_time_of_all_requests() {
+        let mut supply = Supply::default();
+        for request in [GRANTED, REFUSED, AMPLE, GRANTED] {
+            supply.after(&request);
+        }
+        assert_eq!((supply.gathered, supply.gathering), (2, 3 * MILLI));
     }
 }

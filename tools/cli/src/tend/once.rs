@@ -91,10 +91,12 @@ fn early(report: &PassReport, hindrance: Hindrance) -> anyhow::Error {
             "run it again when its children have ended: a save, or its workers"
         }
         Hindrance::ControlGroup { .. } => "raise the memory limit, or lower --keep-free",
+        Hindrance::LittleMemory { .. } => "end other programs, or lower --keep-free",
         Hindrance::NoFreeHugePages { .. } => {
             "run it again after: echo 1 > /proc/sys/vm/compact_memory"
         }
         Hindrance::Pressure { .. }
+        | Hindrance::Swapping { .. }
         | Hindrance::Stopped
         | Hindrance::Stuck
         | Hindrance::Unreadable

@@ -103,7 +103,18 @@ fn costs(pass: &PassReport) -> String {
     };
     let (cpu, longest) = (pass.cpu.as_secs_f64(), millis(pass.longest));
     let ranges = count(pass.collapsed, "range");
-    format!("{ranges} moved, {cpu:.2} s of CPU time, longest {longest}{grown}")
+    format!("{ranges} moved, {cpu:.2} s of CPU time, longest {longest}{grown}{}", gathered(pass))
+}
+
+/// Few blocks were free.
+fn gathered(pass: &PassReport) -> String {
+    match pass.gathering {
+        Duration::ZERO => String::new(),
+        time => {
+            let blocks = count(pass.gathered, "free block");
+            format!(", {blocks} of 2 MiB gathered in {:.1} s", time.as_secs_f64())
+        }
+    }
 }
 
 fn forks(status: &Status) -> String {

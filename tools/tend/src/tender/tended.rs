@@ -1,30 +1,21 @@
 //! One process that is tended, with its history.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_sys::thread::cpu_time;
-use rustix::io::Errno;
-use rustix::process::Pid;
 
+use super::AGAIN;
 use super::away::Shared;
-use super::{AGAIN, PIECE, rest};
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
-use crate::headroom::{hindrance, may_grow};
+use crate::headroom::Headroom;
 use crate::mappings::Survey;
-use crate::options::TendOptions;
-use crate::pace::{Pace, Turn, Worked};
-use crate::pages::Look;
 use crate::plan::{History, HoleFilling, Plan, plan};
 use crate::relatives::Relatives;
-use crate::status::{Hindrance, PassReport, Status, TendRefusal};
-use crate::supply::BlockSupply;
+use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
-use crate::waits::Waits;
-use hugekit_sys::other_process::{UnreadableByte, collapse};
 
 /// Without a fork, a pass is made so long after the last one: what was new or sparse then may be
 /// dense now.
@@ -37,15 +28,11 @@ const MUCH: u64 = 16;
 /// Less growth than this between two passes does not hurry the next one.
 const LITTLE: u64 = 32 << 20;
 
-/// Collapses for each look at the machine's memory: 32 MiB, which [`TendOptions::keep_free`] leaves
-/// many times.
-const LOOK_EVERY: usize = 16;
-
 #[derive(Debug)]
 pub(crate) struct Tended {
     pub(super) target: Target,
     pub(super) relatives: Relatives,
-    history: History,
+    pub(super) history: History,
     /// Bytes of holes that were filled so far.
     filled: u64,
     pub(super) passes: u64,
@@ -142,7 +129,7 @@ impl Tended {
         let looks = self.target.look(&mut survey)?;
         let seen: u64 = looks.iter().map(|look| look.present).sum();
         self.history.keep(&looks);
-        let is_limit_unknown = !may_grow(&self.target);
+        let is_limit_unknown = !Headroom::read(&shared.root, &self.target).may_grow();
         let filling = match is_limit_unknown {
             true => HoleFilling::NOTHING,
             false => HoleFilling::of(&shared.options, survey.extent().all, self.filled),
@@ -162,6 +149,8 @@ impl Tended {
             after,
             collapsed: work.collapsed,
             filled: work.filled,
+            gathered: work.supply.gathered,
+            gathering: work.supply.gathering,
             refused: work.refused.into_iter().collect(),
             sparse,
             is_limit_unknown,
@@ -174,36 +163,6 @@ impl Tended {
             hindrance: work.hindrance,
         });
         Ok(())
-    }
-
-    fn work(&mut self, ranges: Vec<Look>, shared: &Shared, stop: &AtomicBool) -> Work {
-        let options = &shared.options;
-        // Where a child shares all of the memory there is no range, and it is the child that is in the way.
-        let switched_off = self.target.has_switched_off().then_some(Hindrance::SwitchedOff);
-        let hindrance = switched_off.or_else(|| self.hindrance(options, stop, true));
-        let mut work = Work { hindrance, ..Work::default() };
-        let (supply, mut waits) = (BlockSupply::new(), Waits::new(options, self.target.folder()));
-        for (index, range) in ranges.into_iter().enumerate() {
-            if work.hindrance.is_some() {
-                break;
-            }
-            let Some(turn) = turn(&shared.pace, stop) else {
-                work.hindrance = Some(Hindrance::Stopped);
-                break;
-            };
-            let (began, cpu) = (Instant::now(), cpu_time());
-            // Without a huge page of its own, the tender leaves it to the collapse to find one.
-            supply.refresh();
-            work.hindrance = self.hindrance(options, stop, index % LOOK_EVERY == 0);
-            if work.hindrance.is_none() {
-                let locked = self.collapse(range, &mut work);
-                let (elapsed, cpu) = (began.elapsed(), cpu_time().saturating_sub(cpu));
-                let worked = Worked { bytes: HUGE_PAGE_BYTES as u64, elapsed, cpu, locked };
-                let share = waits.share(self.target.folder());
-                turn.rest(worked.rest(share, options.bytes_per_second));
-            }
-        }
-        work
     }
 
     fn note(&mut self, report: PassReport) {
@@ -224,65 +183,6 @@ impl Tended {
             after: extent,
             ..PassReport::of_none(self.target.pid(), hindrance)
         });
-    }
-
-    fn hindrance(
-        &mut self,
-        options: &TendOptions,
-        stop: &AtomicBool,
-        of_memory: bool,
-    ) -> Option<Hindrance> {
-        if stop.load(Ordering::Relaxed) {
-            return Some(Hindrance::Stopped);
-        }
-        if !self.target.is_there() {
-            return Some(Hindrance::Gone);
-        }
-        match self.relatives.look(&self.target) {
-            0 if of_memory => hindrance(&self.target, options),
-            0 => None,
-            count => Some(Hindrance::Child { count }),
-        }
-    }
-
-    fn collapse(&mut self, range: Look, work: &mut Work) -> Duration {
-        let began = Instant::now();
-        let done = self.try_collapse(range.start, work);
-        let took = began.elapsed();
-        work.longest = work.longest.max(took);
-        match done {
-            Ok(()) => {
-                work.collapsed += 1;
-                work.filled += (HUGE_PAGE_BYTES as u64).saturating_sub(range.present);
-                self.history.note(range.start);
-            }
-            // It is gone, which is the hindrance then.
-            Err(Errno::SRCH) => {}
-            Err(Errno::INVAL) if self.target.has_switched_off() => {
-                work.hindrance = Some(Hindrance::SwitchedOff);
-            }
-            Err(errno) => *work.refused.entry(TendRefusal::from(errno)).or_insert(0) += 1,
-        }
-        took
-    }
-
-    /// Some kernels (seen: 6.1, 6.8, 6.12; not 6.18) refuse 2 MiB of which no page can be written without a fault, as
-    /// after a fork. One page that can be written is enough for them.
-    fn try_collapse(&self, start: u64, work: &mut Work) -> Result<(), Errno> {
-        let (descriptor, pid) = (self.target.descriptor(), Pid::from_raw(self.target.pid()));
-        if let (Some(byte), Some(pid)) = (&work.unreadable, pid) {
-            byte.make_writable(pid, start);
-            return collapse(descriptor, start);
-        }
-        let done = collapse(descriptor, start);
-        if let (Err(Errno::INVAL), Some(pid), Ok(byte)) = (done, pid, UnreadableByte::new()) {
-            byte.make_writable(pid, start);
-            collapse(descriptor, start)?;
-            // The rest of the memory has been forked, too.
-            work.unreadable = Some(byte);
-            return Ok(());
-        }
-        done
     }
 
     pub(super) fn lacks_huge_pages(&self) -> bool {
@@ -315,29 +215,6 @@ fn interval_after(last: Duration, report: &PassReport) -> Duration {
     } else {
         (last * 2).min(AT_LATEST)
     }
-}
-
-/// The work of a pass so far.
-#[derive(Debug, Default)]
-struct Work {
-    collapsed: u64,
-    filled: u64,
-    refused: BTreeMap<TendRefusal, u64>,
-    longest: Duration,
-    hindrance: Option<Hindrance>,
-    /// The kernel collapses nothing of which no page can be written: a page is made writable first.
-    unreadable: Option<UnreadableByte>,
-}
-
-/// None after a stop.
-fn turn<'a>(pace: &'a Pace, stop: &AtomicBool) -> Option<Turn<'a>> {
-    while !stop.load(Ordering::Relaxed) {
-        match pace.start_turn() {
-            Ok(turn) => return Some(turn),
-            Err(wait) => rest(wait.min(PIECE), stop),
-        }
-    }
-    None
 }
 
 #[cfg(test)]
