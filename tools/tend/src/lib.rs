@@ -25,13 +25,16 @@
 //! ```
 #![warn(missing_docs)]
 
+mod allocator;
 mod blocks;
 mod compaction;
 mod error;
 mod fork_cost;
 mod freed;
 mod headroom;
+mod history;
 mod job;
+mod load;
 mod mappings;
 mod options;
 mod outlook;
@@ -40,6 +43,7 @@ mod pace;
 mod pages;
 mod plan;
 mod relatives;
+mod rhythm;
 mod share;
 mod stalls;
 mod status;

@@ -90,3 +90,10 @@ impl Drop for OwnMemory {
         let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapped) };
     }
 }
+
+/// Tests that measure or notice forks of this process, and tests that change its memory, take turns.
+#[cfg(test)]
+pub(crate) fn in_turn() -> std::sync::MutexGuard<'static, ()> {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -62,9 +62,6 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The share of time in which collapses may hold locks of a process's memory map: its page faults wait then.
-const LOCKED: f64 = 0.25;
-
 /// The share of time in which the kernel may gather free blocks for the tender: it takes pages from the page cache and
 /// moves others meanwhile, for which other programs wait.
 const STALLED: f64 = 0.25;
@@ -82,10 +79,11 @@ pub(crate) struct Worked {
 }
 
 impl Worked {
-    /// Returns the time to rest, to use no more than this share of a CPU, and to keep the other limits.
-    pub(crate) fn rest(self, share: f64, bytes_per_second: u64) -> Duration {
+    /// Returns the time to rest, to use no more than this share of a CPU and of the time for locks, and to keep the other
+    /// limits.
+    pub(crate) fn rest(self, share: f64, locks: f64, bytes_per_second: u64) -> Duration {
         let for_cpu = self.cpu.mul_f64(1.0 / share);
-        let for_locks = self.locked.mul_f64(1.0 / LOCKED);
+        let for_locks = self.locked.mul_f64(1.0 / locks);
         let for_others = self.stalled.mul_f64(1.0 / STALLED);
         let per_byte = 1.0 / bytes_per_second.max(1) as f64;
         let for_bytes = Duration::from_secs_f64(self.bytes as f64 * per_byte);
@@ -102,7 +100,7 @@ mod tests {
         let millis = Duration::from_millis;
         let rest = |bytes, times: [u64; 4], share| {
             let [elapsed, cpu, locked, stalled] = times.map(millis);
-            Worked { bytes, elapsed, cpu, locked, stalled }.rest(share, 1 << 20)
+            Worked { bytes, elapsed, cpu, locked, stalled }.rest(share, 0.25, 1 << 20)
         };
         assert_eq!(rest(0, [15, 10, 0, 0], 0.25), millis(25));
         assert_eq!(rest(0, [15, 10, 10, 0], 1.0), millis(25));

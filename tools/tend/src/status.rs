@@ -46,6 +46,11 @@ pub enum Hindrance {
         /// Bytes.
         left: u64,
     },
+    /// The process loads data: its memory grows quickly. A range that is collapsed meanwhile is soon split again.
+    Loading {
+        /// Growth in bytes per second.
+        bytes_per_second: u64,
+    },
     /// The process has disabled transparent huge pages since it is tended.
     SwitchedOff,
     /// The process has ended or started another program.
@@ -88,6 +93,9 @@ impl fmt::Display for Hindrance {
             }
             Self::ControlGroup { left } => {
                 write!(f, "the control group has only {} MiB left", left >> 20)
+            }
+            Self::Loading { bytes_per_second } => {
+                write!(f, "it loads data: it grows by {} MiB per second", bytes_per_second >> 20)
             }
             Self::SwitchedOff => {
                 f.write_str("the process has disabled transparent huge pages (PR_SET_THP_DISABLE)")
@@ -168,6 +176,8 @@ pub struct PassReport {
     pub refused: Vec<(TendRefusal, u64)>,
     /// Bytes in ranges with too many holes.
     pub sparse: u64,
+    /// Bytes in ranges that lost pages soon after each collapse. They wait, for five minutes at most.
+    pub waiting: u64,
     /// True if the memory limit of its control group cannot be read. Then no hole is filled, and `sparse` has all
     /// ranges with holes.
     pub is_limit_unknown: bool,
@@ -180,7 +190,8 @@ pub struct PassReport {
     /// CPU time of the calling thread.
     #[serde(serialize_with = "seconds")]
     pub cpu: Duration,
-    /// The longest collapse: writers of that range waited as long.
+    /// The longest collapse. Writers of that range waited at most as long, and less if the kernel gathered memory or
+    /// waited for CPUs before it locked the range.
     #[serde(serialize_with = "seconds")]
     pub longest: Duration,
     /// From its beginning to its end, rests included.

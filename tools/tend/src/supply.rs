@@ -1,4 +1,8 @@
 //! Whether a request for a free block lets the next collapse begin.
+//!
+//! The request is also a trial: it collapses memory of the tender, and on busy CPUs it waits for the same threads of the
+//! kernel as the collapse of the process's memory does, which holds a lock of the process meanwhile. So after a request
+//! that took much longer than others, the tender makes another one first.
 
 use std::time::Duration;
 
@@ -7,7 +11,19 @@ use crate::blocks::Request;
 /// Requests in a row that the kernel refuses before a pass ends. It gathers some blocks only at the second request.
 const REFUSALS: u32 = 3;
 
-/// What follows on a request.
+/// A slow request takes this many times as long as usual, ...
+const SLOW: u32 = 2;
+
+/// ... and longer than that by this much.
+const SLOWER: Duration = Duration::from_millis(2);
+
+/// Slow requests in a row that hold a collapse back. More of them are usual by then.
+const TRIALS: u32 = 4;
+
+/// The weight of a request in the usual time, 1/8.
+const WEIGHT: u32 = 8;
+
+/// The step that follows on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Collapse,
@@ -28,24 +44,38 @@ pub(crate) struct Supply {
     pub(crate) gathered: u64,
     pub(crate) gathering: Duration,
     refusals: u32,
+    slow: u32,
+    /// The usual time of a request.
+    usual: Option<Duration>,
 }
 
 impl Supply {
     /// While there are free blocks, a refused request has another reason, and the collapse finds a block by itself.
     pub(crate) fn after(&mut self, request: &Request) -> Next {
-        if !request.were_few {
-            self.refusals = 0;
-            return Next::Collapse;
+        if request.were_few {
+            self.gathering += request.took;
+            self.gathered += u64::from(request.is_granted);
         }
-        self.gathering += request.took;
-        self.gathered += u64::from(request.is_granted);
-        self.refusals = if request.is_granted { 0 } else { self.refusals + 1 };
+        self.refusals = match request.is_granted || !request.were_few {
+            true => 0,
+            false => self.refusals + 1,
+        };
+        let is_slow = self.is_slow(request.took);
         match self.refusals {
             _ if request.swapped > 0 => Next::Swapping { bytes: request.swapped },
+            0 if is_slow => Next::Request,
             0 => Next::Collapse,
             REFUSALS.. => Next::NoBlock,
             _ => Next::Request,
         }
+    }
+
+    fn is_slow(&mut self, took: Duration) -> bool {
+        let usual = self.usual.unwrap_or(took);
+        self.usual = Some((usual * (WEIGHT - 1) + took) / WEIGHT);
+        self.slow = if took > usual * SLOW + SLOWER { self.slow + 1 } else { 0 };
+        self.slow = if self.slow > TRIALS { 0 } else { self.slow };
+        self.slow > 0
     }
 }
 
@@ -77,6 +107,35 @@ mod tests {
             let last = requests.iter().map(|request| supply.after(request)).last();
             assert_eq!(last, Some(expected), "{requests:?}");
         }
+    }
+
+    #[test]
+    fn collapse_waits_for_a_request_that_is_as_fast_as_usual() {
+        let request = |millis: u32| Request { took: millis * MILLI, ..AMPLE };
+        // Milliseconds of requests, and whether a collapse follows on the last.
+        let rows: [(&[u32], bool); 7] = [
+            (&[300], true),
+            (&[1, 4], true),
+            (&[1, 5], false),
+            (&[1, 500, 1], true),
+            (&[1, 500, 600, 700, 800], false),
+            (&[1, 500, 700, 1000, 1400, 2000], true),
+            (&[100, 150, 200], true),
+        ];
+        for (times, expected) in rows {
+            let mut supply = Supply::default();
+            let last = times.iter().map(|&time| supply.after(&request(time))).last();
+            assert_eq!(last == Some(Next::Collapse), expected, "{times:?}");
+        }
+        // On CPUs that stay busy, every fifth request at least is followed by a collapse.
+        let mut supply = Supply::default();
+        supply.after(&request(1));
+        let mut time = 1;
+        let collapses = (0..10).filter(|_| {
+            time *= 4;
+            supply.after(&request(time)) == Next::Collapse
+        });
+        assert_eq!(collapses.count(), 2);
     }
 
     #[test]

@@ -136,11 +136,6 @@ impl Target {
         has_switched_off(&self.folder).unwrap_or(false)
     }
 
-    /// Returns whether it still runs the program that it ran when it was opened.
-    pub(crate) fn is_there(&self) -> bool {
-        self.resident().is_some()
-    }
-
     /// Its bytes in memory, if it still runs the program that it ran when it was opened.
     pub(crate) fn resident(&self) -> Option<u64> {
         let stat = self.folder.stat().ok()?;

@@ -60,7 +60,7 @@ impl Times {
     };
 }
 
-/// What was seen of a server.
+/// The figures of a server.
 #[derive(Debug)]
 pub(super) struct Life {
     /// The fork for the replica's copy.
@@ -128,13 +128,13 @@ impl Life {
         self.saves.iter().map(figure).collect()
     }
 
-    /// Of all saves but the first.
+    /// Figures of all saves but the first.
     pub(super) fn later(&self, figure: impl Fn(&Save) -> f64) -> Vec<f64> {
         self.saves[1..].iter().map(figure).collect()
     }
 }
 
-/// Why no server can be tended here.
+/// Returns the reason why no server can be tended here, if so.
 pub(super) fn why_not_tended() -> Result<Option<TendError>, LabError> {
     match tender_of(RedisServer::start(&[])?.pid()) {
         Ok(_) => Ok(None),

@@ -24,9 +24,9 @@ const ELEMENT: Range<f64> = 20.0..1000.0;
 const FIELDS: usize = 20;
 const ELEMENTS: usize = 10;
 
-/// Of this many keys ...
+/// The kinds of values repeat after this many keys.
 const CYCLE: usize = 20;
-/// ... so many are strings and hashes. The rest are lists.
+/// This many keys of a cycle are strings and hashes. The rest are lists.
 const STRINGS: usize = 15;
 const HASHES: usize = 3;
 

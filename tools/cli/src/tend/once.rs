@@ -86,6 +86,7 @@ fn early(report: &PassReport, hindrance: Hindrance) -> anyhow::Error {
     );
     let again = match hindrance {
         Hindrance::SwitchedOff => "start the process without PR_SET_THP_DISABLE",
+        Hindrance::Loading { .. } => "run it again when the program has loaded its data",
         Hindrance::Gone => return anyhow::Error::msg(message),
         Hindrance::Child { .. } => {
             "run it again when its children have ended: a save, or its workers"

@@ -172,6 +172,13 @@ fn attend(
                 say(tended);
                 compact(tended, shared);
             }
+            Next::PutOff(hindrance) => {
+                let is_told = tended.is_loading();
+                tended.put_off(hindrance);
+                if !is_told {
+                    say(tended);
+                }
+            }
             Next::Rest => {}
         }
         rest(TICK.max(looking * REST).min(AGAIN), stop);

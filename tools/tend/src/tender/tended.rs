@@ -11,9 +11,12 @@ use super::away::Shared;
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
 use crate::headroom::Headroom;
+use crate::history::History;
+use crate::load::{Load, Memory};
 use crate::mappings::Survey;
-use crate::plan::{History, HoleFilling, Plan, plan};
+use crate::plan::{HoleFilling, Plan, plan};
 use crate::relatives::Relatives;
+use crate::rhythm::Rhythm;
 use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
 
@@ -21,9 +24,21 @@ use crate::target::Target;
 /// dense now.
 const AT_LATEST: Duration = Duration::from_secs(60);
 
-/// If a pass collapses one part in this many of the memory, the next one comes sooner: splits
-/// accumulate.
+/// If a process grows by one part in this many of its memory, the next pass comes sooner.
 const MUCH: u64 = 16;
+
+/// If a pass collapses one part in this many of the memory, the next one comes sooner: splits accumulate, and the next fork
+/// finds them.
+const SPLIT: u64 = 32;
+
+/// If a pass collapses less than one part in this many, the next one comes later.
+const FEW_SPLIT: u64 = 64;
+
+/// The shortest interval of passes over a process that forks.
+const SOONEST: Duration = Duration::from_secs(2);
+
+/// A process that loads data is looked at again after this time.
+const LOADING: Duration = Duration::from_secs(1);
 
 /// Less growth than this between two passes does not hurry the next one.
 const LITTLE: u64 = 32 << 20;
@@ -33,8 +48,10 @@ pub(crate) struct Tended {
     pub(super) target: Target,
     pub(super) relatives: Relatives,
     pub(super) history: History,
+    pub(super) rhythm: Rhythm,
+    load: Load,
     /// Bytes of holes that were filled so far.
-    filled: u64,
+    pub(super) filled: u64,
     pub(super) passes: u64,
     children: usize,
     pub(super) due: Instant,
@@ -51,13 +68,15 @@ pub(crate) struct Tended {
 }
 
 /// The next step for a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Next {
     /// It has ended, or started another program.
     Leave,
     Rest,
     /// Tell of a child that came or went.
     Tell,
+    /// Put a pass off, because it loads data.
+    PutOff(Hindrance),
     Pass,
 }
 
@@ -67,6 +86,8 @@ impl Tended {
             target,
             relatives: Relatives::default(),
             history: History::default(),
+            rhythm: Rhythm::default(),
+            load: Load::default(),
             filled: 0,
             passes: 0,
             children: 0,
@@ -88,20 +109,33 @@ impl Tended {
         let has_forked = self.relatives.forks() > self.estimated;
         self.estimated = self.relatives.forks();
         let is_new = children != self.children;
-        if self.children > 0 && children == 0 {
-            self.due = Instant::now();
-        }
-        self.children = children;
+        let now = Instant::now();
         if has_forked {
             self.last_fork = self.estimate(cost);
+            self.rhythm.forked(now);
         }
+        // Also a child that came and went between two looks.
+        if (self.children > 0 || has_forked) && children == 0 {
+            self.due = now;
+            self.rhythm.ended(now);
+        }
+        self.children = children;
+        let load = self.note_load(resident);
         if has_forked || is_new {
-            Next::Tell
-        } else if children == 0 && (self.is_due() || self.has_grown(resident)) {
-            Next::Pass
-        } else {
-            Next::Rest
+            return Next::Tell;
         }
+        let is_wanted = children == 0 && (self.is_due() || self.has_grown(resident));
+        match load {
+            _ if !is_wanted => Next::Rest,
+            Some(rate) => Next::PutOff(Hindrance::Loading { bytes_per_second: rate }),
+            None => Next::Pass,
+        }
+    }
+
+    /// Returns by how many bytes per second it grows, if it loads data.
+    pub(super) fn note_load(&mut self, resident: u64) -> Option<u64> {
+        self.load.note(Memory { resident, filled: self.filled }, Instant::now());
+        self.load.rate()
     }
 
     pub(super) fn is_due(&self) -> bool {
@@ -128,13 +162,17 @@ impl Tended {
         let mut survey = Survey::of(self.target.folder())?;
         let looks = self.target.look(&mut survey)?;
         let seen: u64 = looks.iter().map(|look| look.present).sum();
-        self.history.keep(&looks);
+        // What a child shares is not looked at.
+        if self.relatives.look(&self.target) == 0 {
+            self.history.look(&looks, &survey.huge, Instant::now());
+        }
         let is_limit_unknown = !Headroom::read(&shared.root, &self.target).may_grow();
         let filling = match is_limit_unknown {
             true => HoleFilling::NOTHING,
-            false => HoleFilling::of(&shared.options, survey.extent().all, self.filled),
+            false => HoleFilling::of(&shared.options, survey.extent().all, self.history.filled()),
         };
-        let Plan { ranges, sparse, .. } = plan(looks, filling, &self.history);
+        let plan = plan(looks, filling, &self.history, Instant::now());
+        let Plan { ranges, sparse, waiting, .. } = plan;
         let work = self.work(ranges, shared, stop);
         let before = survey.extent();
         // To look again takes as long as a look at every page of the process.
@@ -142,7 +180,7 @@ impl Tended {
             0 => before,
             _ => Survey::of(self.target.folder())?.extent(),
         };
-        self.filled += work.filled;
+        self.rhythm.passed(work.collapsed, work.locked);
         self.note(PassReport {
             pid: self.target.pid(),
             before,
@@ -153,6 +191,7 @@ impl Tended {
             gathering: work.supply.gathering,
             refused: work.refused.into_iter().collect(),
             sparse,
+            waiting,
             is_limit_unknown,
             swapped: survey.swapped,
             edges: survey.small.saturating_sub(seen),
@@ -169,14 +208,18 @@ impl Tended {
         self.passes += 1;
         self.passed = Instant::now();
         self.most = self.most.max(self.target.resident().unwrap_or(0));
-        self.interval = interval_after(self.interval, &report);
+        self.interval = interval_after(self.interval, &report, self.relatives.forks() > 0);
         self.due = Instant::now() + if report.hindrance.is_some() { AGAIN } else { self.interval };
         self.last = Some(report);
     }
 
     /// A pass that could not be begun is tried again later.
     pub(super) fn put_off(&mut self, hindrance: Hindrance) {
-        self.due = Instant::now() + AGAIN;
+        let again = match hindrance {
+            Hindrance::Loading { .. } => LOADING,
+            _ => AGAIN,
+        };
+        self.due = Instant::now() + again;
         let extent = self.last.as_ref().map_or_else(Default::default, |last| last.after);
         self.last = Some(PassReport {
             before: extent,
@@ -185,9 +228,17 @@ impl Tended {
         });
     }
 
+    fn hindrance_of_last(&self) -> Option<Hindrance> {
+        self.last.as_ref()?.hindrance
+    }
+
     pub(super) fn lacks_huge_pages(&self) -> bool {
-        let hindrance = self.last.as_ref().and_then(|last| last.hindrance);
-        matches!(hindrance, Some(Hindrance::NoFreeHugePages { .. }))
+        matches!(self.hindrance_of_last(), Some(Hindrance::NoFreeHugePages { .. }))
+    }
+
+    /// Returns whether the last pass was put off because the process loads data.
+    pub(super) fn is_loading(&self) -> bool {
+        matches!(self.hindrance_of_last(), Some(Hindrance::Loading { .. }))
     }
 
     pub(super) fn status(&self) -> Status {
@@ -205,13 +256,16 @@ impl Tended {
 
 /// Half of the last one where much was split since, and twice as long where little was. As short as can be where the
 /// process grew meanwhile.
-fn interval_after(last: Duration, report: &PassReport) -> Duration {
+fn interval_after(last: Duration, report: &PassReport, forks: bool) -> Duration {
     if report.has_grown() {
         return AGAIN;
     }
     let collapsed = report.collapsed.saturating_mul(HUGE_PAGE_BYTES as u64);
-    if collapsed >= report.after.all / MUCH && collapsed > 0 {
-        (last / 2).max(AGAIN)
+    let is_part = |part| collapsed > 0 && collapsed >= report.after.all / part;
+    if is_part(SPLIT) {
+        (last / 2).max(if forks { SOONEST } else { AGAIN })
+    } else if is_part(FEW_SPLIT) {
+        last
     } else {
         (last * 2).min(AT_LATEST)
     }
@@ -225,15 +279,23 @@ mod tests {
     #[test]
     fn passes_come_sooner_where_much_is_split_and_later_where_little_is() {
         let huge = HUGE_PAGE_BYTES as u64;
-        let after = |last, collapsed| {
-            let extent = Extent { huge: 160 * huge, all: 160 * huge, ..Extent::default() };
+        let after = |last, collapsed, forks| {
+            let extent = Extent { huge: 640 * huge, all: 640 * huge, ..Extent::default() };
             let report = PassReport { before: extent, after: extent, ..PassReport::default() };
-            interval_after(last, &PassReport { collapsed, ..report })
+            interval_after(last, &PassReport { collapsed, ..report }, forks)
         };
-        assert_eq!(after(AT_LATEST, 10), AT_LATEST / 2);
-        assert_eq!(after(AT_LATEST / 2, 9), AT_LATEST);
-        assert_eq!(after(AT_LATEST, 0), AT_LATEST);
-        assert_eq!(after(AGAIN, 160), AGAIN);
+        let rows = [
+            (AT_LATEST, 20, true, AT_LATEST / 2),
+            (AT_LATEST / 2, 19, true, AT_LATEST / 2),
+            (AT_LATEST / 2, 9, true, AT_LATEST),
+            (AT_LATEST, 0, true, AT_LATEST),
+            (AGAIN, 640, false, AGAIN),
+            (AGAIN, 640, true, AGAIN / 2),
+            (SOONEST, 640, true, SOONEST),
+        ];
+        for (last, collapsed, forks, expected) in rows {
+            assert_eq!(after(last, collapsed, forks), expected, "{last:?} {collapsed} {forks}");
+        }
     }
 
     #[test]
@@ -257,7 +319,8 @@ mod tests {
     fn process_that_grows_while_a_pass_runs_has_the_next_one_soon() {
         let grown = |from, to| {
             let [before, after] = [from, to].map(|all| Extent { all, ..Extent::default() });
-            interval_after(AT_LATEST, &PassReport { before, after, ..PassReport::default() })
+            let report = PassReport { before, after, ..PassReport::default() };
+            interval_after(AT_LATEST, &report, true)
         };
         assert_eq!(grown(100 << 20, 2 << 30), AGAIN);
         assert_eq!(grown(100 << 20, 101 << 20), AT_LATEST);

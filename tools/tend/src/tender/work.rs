@@ -33,7 +33,9 @@ pub(super) struct Work {
     pub(super) filled: u64,
     pub(super) supply: Supply,
     pub(super) refused: BTreeMap<TendRefusal, u64>,
+    /// The longest collapse, and all together.
     pub(super) longest: Duration,
+    pub(super) locked: Duration,
     pub(super) hindrance: Option<Hindrance>,
     /// The kernel collapses nothing of which no page can be written: a page is made writable first.
     unreadable: Option<UnreadableByte>,
@@ -47,6 +49,7 @@ impl Tended {
         let mut work = Work { hindrance, ..Work::default() };
         let blocks = BlockSupply::new(&shared.root);
         let mut waits = Waits::new(&shared.options, self.target.folder());
+        let locks = self.rhythm.share_for(ranges.len());
         let mut ranges = ranges.into_iter().peekable();
         let mut turns = 0;
         while let (None, Some(&range)) = (work.hindrance, ranges.peek()) {
@@ -74,7 +77,10 @@ impl Tended {
             }
             (worked.elapsed, worked.cpu) = (began.elapsed(), cpu_time().saturating_sub(cpu));
             let share = waits.share(self.target.folder());
-            turn.rest(worked.rest(share, shared.options.bytes_per_second));
+            let rest = worked.rest(share, locks, shared.options.bytes_per_second);
+            // What made a request slow, or refused it, needs time to pass.
+            let least = if next == Next::Request { request.took } else { Duration::ZERO };
+            turn.rest(rest.max(least));
         }
         work
     }
@@ -93,8 +99,9 @@ impl Tended {
         if stop.load(Ordering::Relaxed) {
             return Some(Hindrance::Stopped);
         }
-        if !self.target.is_there() {
-            return Some(Hindrance::Gone);
+        let Some(resident) = self.target.resident() else { return Some(Hindrance::Gone) };
+        if let Some(bytes_per_second) = self.note_load(resident) {
+            return Some(Hindrance::Loading { bytes_per_second });
         }
         match self.relatives.look(&self.target) {
             0 if of_memory => shared.hindrance(&Headroom::read(&shared.root, &self.target)),
@@ -108,11 +115,14 @@ impl Tended {
         let done = self.try_collapse(range.start, work);
         let took = began.elapsed();
         work.longest = work.longest.max(took);
+        work.locked += took;
         match done {
             Ok(()) => {
                 work.collapsed += 1;
-                work.filled += (HUGE_PAGE_BYTES as u64).saturating_sub(range.present);
-                self.history.note(range.start);
+                let holes = (HUGE_PAGE_BYTES as u64).saturating_sub(range.present);
+                work.filled += holes;
+                self.filled += holes;
+                self.history.collapsed(range, Instant::now());
             }
             // It is gone, which is the hindrance then.
             Err(Errno::SRCH) => {}
@@ -169,14 +179,12 @@ fn turn<'a>(pace: &'a Pace, stop: &AtomicBool) -> Option<Turn<'a>> {
 
 #[cfg(test)]
 mod tests {
-    use std::thread::sleep;
-
     use hugekit_machine::Root;
     use hugekit_machines::Files;
 
     use super::*;
     use crate::options::TendOptions;
-    use crate::own_memory::OwnMemory;
+    use crate::own_memory::{OwnMemory, in_turn};
     use crate::status::PassReport;
     use crate::target::Target;
 
@@ -196,22 +204,15 @@ mod tests {
     }
 
     /// A pass over this process, which has some memory on small pages, as on that machine. `None` if it may not be
-    /// tended here. Another test may fork meanwhile.
+    /// tended here.
     fn pass_on(files: &Files) -> Option<PassReport> {
+        let _turn = in_turn();
         let _memory = OwnMemory::of_base_pages(RANGES as usize * HUGE_PAGE_BYTES).unwrap();
         let target = Target::beside_a_tender(std::process::id() as i32).ok()?;
         let mut tended = Tended::new(target);
         let shared = Shared::new(Root::at(files.path()), TendOptions::default(), None);
-        let hangs = Instant::now() + Duration::from_secs(60);
-        loop {
-            tended.pass(&shared, &AtomicBool::new(false)).unwrap();
-            let report = tended.last.clone().unwrap();
-            let is_beside_a_child = matches!(report.hindrance, Some(Hindrance::Child { .. }));
-            if !is_beside_a_child || Instant::now() > hangs {
-                return Some(report);
-            }
-            sleep(Duration::from_millis(10));
-        }
+        tended.pass(&shared, &AtomicBool::new(false)).unwrap();
+        tended.last
     }
 
     #[test]
