@@ -122,6 +122,15 @@ impl Target {
         }
     }
 
+    /// Returns whether a range still has the pages of an earlier look, and is not huge by now. After a deletion, an allocator
+    /// gives gigabytes back at once: a collapse would fill all of it with zeroes.
+    pub(crate) fn is_still(&self, earlier: Look) -> bool {
+        let range = earlier.start..earlier.start + HUGE_PAGE_BYTES as u64;
+        let now = look(self.pages.as_fd(), &range).unwrap_or_default();
+        let is_same = |now: &Look| now.present >= earlier.present && now.is_huge != Some(true);
+        now.first().is_some_and(is_same)
+    }
+
     pub(crate) fn program(&self) -> Program {
         self.program
     }

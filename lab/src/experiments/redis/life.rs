@@ -32,7 +32,8 @@ const PIECE: Duration = Duration::from_millis(50);
 pub(super) struct Times {
     /// From the replica's copy to the first save. A tender makes its first pass then.
     settling: Duration,
-    /// From the end of each save to the next save. The last one is before the deletion.
+    /// From the end of each save to the next save. All keys are deleted as soon as the last one has ended, when a tender
+    /// makes a pass.
     gaps: &'static [Duration],
     /// So long before a save, the huge pages are counted. The count delays the server's calls of mmap.
     counted: Duration,

@@ -72,8 +72,10 @@ impl Tended {
             let mut worked = Worked { stalled: request.stalled(), ..Worked::default() };
             if next == Next::Collapse && work.hindrance.is_none() {
                 ranges.next();
-                worked.bytes = HUGE_PAGE_BYTES as u64;
-                worked.locked = self.collapse(range, &mut work);
+                if self.target.is_still(range) {
+                    worked.bytes = HUGE_PAGE_BYTES as u64;
+                    worked.locked = self.collapse(range, &mut work);
+                }
             }
             (worked.elapsed, worked.cpu) = (began.elapsed(), cpu_time().saturating_sub(cpu));
             let share = waits.share(self.target.folder());
