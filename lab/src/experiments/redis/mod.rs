@@ -149,7 +149,7 @@ fn measure(bench: &mut Bench<'_>, ways: &[Way], bytes: usize) -> Result<Part, La
     let (mut part, lives) = measured?;
     for (way, lives) in ways.iter().zip(&lives) {
         for (what, unit, figures) in &FIGURES {
-            let samples = lives.iter().flat_map(|life| figures(life)).collect();
+            let samples = lives.iter().flat_map(figures).collect();
             part.add_case(&format!("{}/{what}-{label}", way.name()), *unit, samples);
         }
         // Without huge pages there is nothing to compare.
