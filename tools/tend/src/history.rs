@@ -118,6 +118,9 @@ mod tests {
         Look { start: HUGE, present, is_huge }
     }
 
+    /// Seconds from each collapse to the look at the range, and the waits.
+    type Row<'a> = (&'a [(u32, Look)], &'a [u64]);
+
     /// Looks at a range after each collapse, so many seconds later, and returns for how many it waits then.
     fn waits(found: &[(u32, Look)]) -> Vec<u64> {
         let (mut history, mut now) = (History::default(), Instant::now());
@@ -138,7 +141,7 @@ mod tests {
     #[test]
     fn range_that_loses_pages_soon_again_and_again_waits_longer_each_time() {
         let lost = look(HUGE - 8192, Some(false));
-        let rows: [(&[(u32, Look)], &[u64]); 6] = [
+        let rows: [Row<'_>; 6] = [
             (&[(1, lost)], &[0]),
             (&[(1, lost), (1, lost), (1, lost), (4, lost)], &[0, 5, 10, 20]),
             (&[(1, lost), (1, lost), (6, lost), (1, lost)], &[0, 5, 0, 0]),

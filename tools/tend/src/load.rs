@@ -57,10 +57,13 @@ impl Load {
 mod tests {
     use super::*;
 
+    /// Resident and filled MiB of each second, and the growth of a load.
+    type Row<'a> = (&'a [(u64, u64)], Option<u64>);
+
     #[test]
     fn load_is_quick_growth_of_a_good_part_of_the_memory() {
         const MIB: u64 = 1 << 20;
-        let rows: [(&[(u64, u64)], Option<u64>); 7] = [
+        let rows: [Row<'_>; 7] = [
             (&[(100, 0)], None),
             (&[(100, 0), (200, 0)], Some(100)),
             (&[(100, 0), (200, 0), (200, 0)], None),
