@@ -5,6 +5,7 @@
 mod life;
 
 use std::fs;
+use std::io;
 use std::time::Duration;
 
 use self::life::{Life, Times};
@@ -139,8 +140,9 @@ fn measure(bench: &mut Bench<'_>, ways: &[Way], bytes: usize) -> Result<Part, La
     let measured = rounds.measure_with("redis", Unit::Microseconds, &names, |index| {
         let way = ways[index];
         bench.with_settings_for_a_while(|settings| {
-            if way == Way::Always {
-                settings.huge_pages_for_all(&Root::default())?;
+            if way == Way::Always && !settings.huge_pages_for_all(&Root::default())? {
+                let source = io::Error::other("this kernel lacks one of its settings");
+                return Err(LabError::Program { name: "khugepaged", source });
             }
             let life = Life::live(way, bytes, &times, rounds.observer)?;
             Ok((micros(life.saves[0].fork), life))
