@@ -436,6 +436,24 @@ fn tend_forks_programs_that_are_tended_and_such_that_are_not() {
     assert!(notices.contains("redis-"), "left out, with what is missing: {notices}");
 }
 
+fn redis_saves_in_each_way_that_the_machine_has() {
+    let arguments = ["redis", "--quick", "--memory", "16MiB", "--rounds", "2", "--json", "-"];
+    let output = lab().args(arguments).assert().success().get_output().clone();
+    let redis = &record(&output)["experiments"][0];
+    skip_if_skipped(redis);
+    let cases = strings(&redis["cases"], "id");
+    let notices = redis["notices"].to_string();
+    for way in ["stock", "tend", "malloc", "both"] {
+        let id = |what: &str| format!("redis/{way}/{what}-16MiB");
+        let is_left_out = notices.contains(&format!("{way} and both left out"))
+            || way == "both" && notices.contains("and both left out");
+        for what in ["fork-first", "fork-later", "wait-at-fork-later", "rss-after-flush"] {
+            assert_eq!(cases.contains(&id(what).as_str()), !is_left_out, "{what}: {cases:?}");
+        }
+    }
+    assert!(notices.contains("always left out"), "it changes settings: {notices}");
+}
+
 /// The least that restores a guest in every way.
 fn quick_restore(temporary: &tempfile::TempDir) -> std::process::Command {
     quick_guests("restore", temporary)
@@ -804,6 +822,7 @@ const CHECKS: Checks = hugekit_testing::checks![
     "[nightly: it measures for many seconds] " lease_has_all_comparisons_or_says_what_it_lacks,
     snapshot_watches_a_writer_before_during_and_after,
     tend_forks_programs_that_are_tended_and_such_that_are_not,
+    redis_saves_in_each_way_that_the_machine_has,
     "[nightly: it restores a guest in every way] " restore_has_all_comparisons_or_says_what_it_lacks,
     "[nightly: it saves a guest in every way] " checkpoint_has_all_comparisons_or_says_what_it_lacks,
     "[nightly: it compares measured times] " guest_of_a_checkpoint_sees_pauses,

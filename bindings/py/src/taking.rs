@@ -22,7 +22,7 @@ use crate::strided::{ArrayMemory, GAPS};
 pub(crate) struct Taken<T> {
     /// One for each array, in their order.
     pub(crate) arrays: Vec<TakenBytes>,
-    /// Of all arrays that are [`Made`](TakenBytes::Made), in their order.
+    /// The result for all arrays that are [`Made`](TakenBytes::Made), in their order.
     pub(crate) made: T,
 }
 

@@ -57,8 +57,15 @@ pub fn pressure(root: &Root) -> Option<f64> {
     some.split(' ').find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
 }
 
-/// Returns the bytes that are free in blocks of at least this length, from `/proc/buddyinfo`. If an
-/// allocation of such a block finds none, the kernel compacts memory at once.
+/// Returns the bytes that were swapped out since the machine's start. `None` if the kernel does not count them.
+pub fn swapped_out(root: &Root) -> Option<u64> {
+    let text = root.read_if_present("/proc/vmstat").ok()??;
+    let pages = text.lines().find_map(|line| line.strip_prefix("pswpout "))?;
+    Some(pages.parse::<u64>().ok()?.saturating_mul(rustix::param::page_size() as u64))
+}
+
+/// Returns the bytes that are free in blocks of at least this many bytes, by `/proc/buddyinfo`: an allocation of such a
+/// block that finds none has the kernel compact memory at once.
 pub fn free_blocks(root: &Root, least: u64) -> Option<u64> {
     let text = root.read_if_present("/proc/buddyinfo").ok()??;
     Some(text.lines().filter_map(|line| free_blocks_of_zone(line, least)).sum())
@@ -121,6 +128,15 @@ mod tests {
         let text = "some avg10=1.50 avg60=2.00 avg300=3.00 total=9\nfull avg10=0.50 total=8\n";
         machine.file("/proc/pressure/memory", text);
         assert_eq!(pressure(&machine.root()), Some(1.5));
+    }
+
+    #[test]
+    fn swapped_out_pages_are_bytes() {
+        let machine = Synthetic::new();
+        assert_eq!(swapped_out(&machine.root()), None);
+        machine.file("/proc/vmstat", "pswpin 7\npswpout 3\npgmajfault 9\n");
+        let page = rustix::param::page_size() as u64;
+        assert_eq!(swapped_out(&machine.root()), Some(3 * page));
     }
 
     #[test]

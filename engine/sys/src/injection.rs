@@ -2,9 +2,9 @@
 //! call there.
 //!
 //! A function of `sys/` calls [`pass`] with the call's name directly before each system call, and
-//! within the loop if it repeats the call. Without the feature `fault-injection`, which no crate
-//! enables, `pass` is an empty function and no answer is compiled in. `engine/README.md` explains
-//! how to add a new system call.
+//! within the loop if it repeats the call. Without `--cfg hugekit_faults`, `pass` is an
+//! empty function and no answer is compiled in. `engine/sys/README.md` explains how to add a system
+//! call.
 
 #[cfg(hugekit_faults)]
 mod armed;

@@ -21,6 +21,7 @@ pub mod byte_lock;
 pub mod data_runs;
 pub mod file_stamp;
 pub mod fork_mark;
+pub mod free_blocks;
 pub mod handler_thread;
 pub mod headroom;
 pub mod injection;

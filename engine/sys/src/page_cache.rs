@@ -20,7 +20,6 @@ use super::last_error;
 use super::mapping::{self, SharedMapping};
 use super::memory::populate_read;
 use super::pagemap::PageMap;
-use super::private_pages::PrivateBytes;
 
 /// A part of a file, mapped shared and read-only at a multiple of 2 MiB. A drop unmaps it.
 ///
@@ -196,18 +195,6 @@ pub fn drop_clean(file: impl AsFd, range: &Range<u64>) -> io::Result<()> {
     rustix::fs::fadvise(file, range.start, Some(len), rustix::fs::Advice::DontNeed)
 }
 
-/// Makes the kernel compact memory into this many free blocks of 2 MiB, for later allocations. The
-/// kernel compacts memory for programs, but not for the page cache. It makes fewer blocks if it
-/// cannot make all.
-pub fn make_free_blocks(blocks: usize) -> io::Result<()> {
-    let len = blocks.checked_mul(HUGE_PAGE_BYTES).ok_or(Errno::NOMEM)?;
-    let memory = PrivateBytes::new(len, HUGE_PAGE_BYTES)?;
-    pass(Call::Madvise)?;
-    // SAFETY: the advice changes no byte and no access of memory that only this function has.
-    unsafe { rustix::mm::madvise(memory.start().cast(), len, Advice::LinuxHugepage) }?;
-    super::memory::populate_write(memory.start(), len)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::File;
@@ -287,11 +274,5 @@ mod tests {
             })
             .collect();
         assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "{found:?}");
-    }
-
-    #[test]
-    fn free_blocks_are_made_or_refused_and_no_memory_stays() {
-        make_free_blocks(2).unwrap();
-        assert!(make_free_blocks(usize::MAX).is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use hugekit_sys::free_blocks::make_free_blocks;
 use hugekit_sys::page_cache::{self, CacheMapping};
 use hugekit_sys::pagemap::PageMap;
 use rustix::io::Errno;
@@ -310,7 +311,7 @@ fn runs(units: &[usize]) -> Vec<Range<usize>> {
 /// Blocks that are not made, because memory is short or no huge pages are allowed, are missed in the count of huge units.
 fn make_blocks(work: &mut Work<'_>, blocks: usize) {
     if work.budget.take(blocks as u64 * UNIT).is_ok() {
-        let _ = page_cache::make_free_blocks(blocks);
+        let _ = make_free_blocks(blocks);
     }
 }
 

@@ -14,6 +14,7 @@ mod learn;
 mod lease;
 mod memory_sources;
 mod parallel;
+mod redis;
 mod restore;
 mod routine_matrix;
 mod snapshot;
@@ -59,6 +60,7 @@ pub const EXPERIMENTS: &[Definition] = &[
     epochs::DEFINITION,
     lease::DEFINITION,
     tend::DEFINITION,
+    redis::DEFINITION,
     restore::DEFINITION,
     checkpoint::DEFINITION,
     warm::DEFINITION,

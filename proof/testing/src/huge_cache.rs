@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use hugekit_sys::HUGE_PAGE_BYTES;
-use hugekit_sys::page_cache::make_free_blocks;
+use hugekit_sys::free_blocks::make_free_blocks;
 use hugekit_warm::{WarmMode, WarmOptions, Warmer};
 
 use super::trials::skipped;
@@ -28,12 +28,13 @@ pub fn check_is_huge(folder: &Path, units: u64, mut write: impl FnMut(u32) -> st
     let (mut most, mut can_be) = (0, false);
     let other = folder.join("written-at-once");
     for number in 0..TRIES {
-        make_free_blocks(units as usize).unwrap();
+        // Blocks that cannot be made are missed in the count of huge units.
+        let _ = make_free_blocks(units as usize);
         most = most.max(huge(&write(number)));
         if most >= units {
             return;
         }
-        make_free_blocks(1).unwrap();
+        let _ = make_free_blocks(1);
         let at_once = vec![7; HUGE_PAGE_BYTES];
         File::create(&other).unwrap().write_all_at(&at_once, 0).unwrap();
         can_be |= huge(&other) == 1;

@@ -3,7 +3,9 @@
 /// `otherwise` says what to write if it is no number.
 pub(crate) fn parse(text: &str, otherwise: &str) -> Result<i32, String> {
     if text.is_empty() {
-        return Err("it is empty: does the process run?".to_owned());
+        return Err(
+            "it is empty: does the process run? Is pgrep installed (package procps)?".to_owned()
+        );
     }
     let number = text.parse().ok().filter(|&pid| pid > 0);
     number.ok_or_else(|| format!("it is no process's number: {otherwise}"))

@@ -18,6 +18,9 @@ const WORTH_IT: Duration = Duration::from_millis(1);
 /// More than these are named: of memory that was given back, whose tables each fork copies.
 const MANY_TABLES: u64 = 1 << 20;
 
+/// Less than this on small pages is no reason to start a process again.
+const MUCH_MEMORY: u64 = 256 << 20;
+
 /// The explanation of the figures of forks.
 const ESTIMATES: &str = "CPU time, calculated from the page tables of the process and from forks \
     of this command; a fork that waits for a CPU or for memory takes longer";
@@ -99,8 +102,21 @@ fn lines(pid: i32, outlook: &Outlook, cost: Option<ForkCost>) -> Vec<Line> {
         TOPIC.note("left as it is", format!("{} {}", units::bytes(bytes), reason))
     };
     lines.extend(outlook.excluded.iter().map(left));
+    lines.extend(allocator(outlook));
     lines.extend(outlook.hindrance.as_ref().map(hindrance));
     lines
+}
+
+/// New memory is then on huge pages at once, and a tender repairs what saves split.
+fn allocator(outlook: &Outlook) -> Option<Line> {
+    let gain = outlook.tended.huge.saturating_sub(outlook.now.huge);
+    (outlook.could_ask_for_huge_pages && gain >= MUCH_MEMORY).then(|| {
+        let value = "jemalloc, which can ask for huge pages itself, without root; saves split them, and only a tender \
+                     joins them again";
+        TOPIC.note("allocator", value).remedy(
+            "start the process with MALLOC_CONF=thp:always in its environment, and tend it",
+        )
+    })
 }
 
 fn has_many_holes(outlook: &Outlook) -> bool {
@@ -165,11 +181,14 @@ fn child_of(parent: i32) -> Line {
 fn hindrance(hindrance: &Hindrance) -> Line {
     let remedy = match hindrance {
         Hindrance::NoFreeHugePages { .. } => "echo 1 > /proc/sys/vm/compact_memory",
+        Hindrance::LittleMemory { .. } => "end other programs, or lower --keep-free",
         Hindrance::ControlGroup { .. } => "raise the memory limit of the control group",
         Hindrance::SwitchedOff => "start the process without PR_SET_THP_DISABLE",
         Hindrance::Gone => "none: the process has ended",
         Hindrance::Child { .. }
         | Hindrance::Pressure { .. }
+        | Hindrance::Swapping { .. }
+        | Hindrance::Loading { .. }
         | Hindrance::Stopped
         | Hindrance::Stuck
         | Hindrance::Unreadable
@@ -241,13 +260,28 @@ mod tests {
         let mut short = outlook(Extent::default(), Extent::default());
         (short.sparse, short.forked_from) = (8 * MIB, Some(6));
         short.excluded = vec![(Excluded::Locked, MIB)];
-        short.hindrance = Some(Hindrance::NoFreeHugePages { free: 0 });
+        short.hindrance = Some(Hindrance::NoFreeHugePages { free: 0, available: 0 });
         let lines = lines(7, &short, None);
         let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
         let expected =
             ["7", "memory", "fork", "a child", "holes", "left as it is", "a tender would wait"];
         assert_eq!(names, expected);
         assert!(lines.last().unwrap().remedy.as_ref().unwrap().contains("compact_memory"));
+    }
+
+    #[test]
+    fn setting_of_the_allocator_is_advised_for_much_memory_on_small_pages() {
+        let all = 1024 * MIB;
+        let (small, huge) =
+            (Extent { all, ..Extent::default() }, Extent { all, huge: all, ..Extent::default() });
+        let advice = |now, tended, could_ask| {
+            let mut outlook = outlook(now, tended);
+            outlook.could_ask_for_huge_pages = could_ask;
+            allocator(&outlook).and_then(|line| line.remedy)
+        };
+        assert!(advice(small, huge, true).unwrap().contains("MALLOC_CONF=thp:always"));
+        assert_eq!(advice(small, huge, false), None);
+        assert_eq!(advice(huge, huge, true), None, "it is on huge pages already");
     }
 
     #[test]

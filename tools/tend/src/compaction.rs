@@ -1,5 +1,5 @@
-//! Compaction of memory that is free, but fragmented. The tender requests it seldom, and on its own
-//! time.
+//! Memory that is free, but in pieces: the kernel is asked to compact it, seldom, and in the tender's own time. It comes to
+//! this only if the kernel gathers no single block on request.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -21,14 +21,13 @@ const COMPACT: &str = "/proc/sys/vm/compact_memory";
 pub(crate) struct Compaction(Option<Instant>);
 
 impl Compaction {
-    /// Requests a compaction, if it can gain enough and the last request is long ago. The calling
-    /// thread moves the pages, at its own priority, which takes seconds on a large machine. A
-    /// process without the permission does nothing.
-    pub(crate) fn ask(&mut self, keep_free: u64) {
-        let free = Memory::read(&Root::default()).map_or(0, |memory| memory.free);
+    /// Asks, if it is worth it and was not asked for lately. The calling thread moves the pages, at its own priority,
+    /// which takes seconds on a large machine; who may not ask goes without.
+    pub(crate) fn ask(&mut self, root: &Root, keep_free: u64) {
+        let free = Memory::read(root).map_or(0, |memory| memory.free);
         if self.is_due(free, keep_free) {
             self.0 = Some(Instant::now());
-            let _ = fs::write(COMPACT, "1");
+            let _ = fs::write(root.path(COMPACT), "1");
         }
     }
 

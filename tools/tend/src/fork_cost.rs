@@ -119,6 +119,7 @@ fn time_of_fork() -> io::Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::own_memory::in_turn;
 
     #[test]
     fn fork_of_memory_costs_what_its_entries_do() {
@@ -140,6 +141,7 @@ mod tests {
 
     #[test]
     fn base_pages_cost_more_than_no_memory() {
+        let _turn = in_turn();
         let cost = ForkCost::measure().unwrap();
         assert!(cost.process > Duration::ZERO, "{cost:?}");
         let a_gigabyte = cost.estimate(Extent { all: 1 << 30, ..Extent::default() });
@@ -148,6 +150,7 @@ mod tests {
 
     #[test]
     fn empty_tables_cost_less_than_full_ones() {
+        let _turn = in_turn();
         let cost = ForkCost::measure().unwrap();
         let full = cost.base_page * (HUGE_PAGE_BYTES / page_size()) as u32;
         assert!(cost.spare_table > Duration::ZERO && cost.spare_table < full, "{cost:?}");
@@ -155,6 +158,7 @@ mod tests {
 
     #[test]
     fn forks_are_measured_with_pages_that_were_written_since_the_last_fork() {
+        let _turn = in_turn();
         let len = 2 * HUGE_PAGE_BYTES;
         let memory = OwnMemory::of_base_pages(len).unwrap();
         for _ in 0..3 {

@@ -1,42 +1,107 @@
-//! Checks that memory is available: a collapse must neither compact nor reclaim memory.
+//! Whether there is memory to spare.
+//!
+//! Available memory counts, not free memory: on a host that reads and writes files, the page cache fills all that is free.
+//! The kernel gathers free blocks from it on request ([`BlockSupply`](crate::blocks::BlockSupply)).
 
-use hugekit::HUGE_PAGE_BYTES;
-use hugekit_machine::Root;
+use std::time::Instant;
+
 use hugekit_machine::cgroup::{Cgroups, MemoryLeft};
-use hugekit_machine::memory::{free_blocks, pressure};
+use hugekit_machine::memory::pressure;
+use hugekit_machine::{Memory, Root};
 
 use crate::options::TendOptions;
+use crate::stalls::Stalls;
 use crate::status::Hindrance;
 use crate::target::Target;
 
-/// Returns the reason why nothing may be collapsed now; `None` if collapses are permitted.
-pub(crate) fn hindrance(target: &Target, options: &TendOptions) -> Option<Hindrance> {
-    if let Some(percent) = pressure(&Root::default())
-        && percent >= options.most_pressure
-    {
-        return Some(Hindrance::Pressure { percent });
-    }
-    if let Some(free) = free_blocks(&Root::default(), HUGE_PAGE_BYTES as u64)
-        && free < options.keep_free
-    {
-        return Some(Hindrance::NoFreeHugePages { free });
-    }
-    match left_of_groups(target) {
-        MemoryLeft::Limited(limit) if limit.left() < options.keep_free => {
-            Some(Hindrance::ControlGroup { left: limit.left() })
+/// Memory of the machine, and of the control groups of a process.
+#[derive(Debug)]
+pub(crate) struct Headroom {
+    /// Percent of the last ten seconds.
+    pressure: Option<f64>,
+    /// Bytes.
+    available: Option<u64>,
+    left: MemoryLeft,
+}
+
+impl Headroom {
+    pub(crate) fn read(root: &Root, target: &Target) -> Self {
+        let groups = Cgroups::of(root, target.pid());
+        Self {
+            pressure: pressure(root),
+            available: Memory::read(root).ok().map(|memory| memory.available),
+            left: groups.map_or(MemoryLeft::Unknown, |groups| groups.memory_left()),
         }
-        _ => None,
+    }
+
+    /// Returns why nothing may be collapsed now; `None` if it may. `own` is what the tender waits for memory itself.
+    pub(crate) fn hindrance(
+        &self,
+        options: &TendOptions,
+        own: &Stalls,
+        now: Instant,
+    ) -> Option<Hindrance> {
+        let of_others = self.pressure.map(|pressure| own.of_others(pressure, now));
+        if let Some(percent) = of_others.filter(|&percent| percent >= options.most_pressure) {
+            return Some(Hindrance::Pressure { percent });
+        }
+        let keep = options.keep_free;
+        if let Some(available) = self.available.filter(|&available| available < keep) {
+            return Some(Hindrance::LittleMemory { available, keep });
+        }
+        match &self.left {
+            MemoryLeft::Limited(limit) if limit.left() < keep => {
+                Some(Hindrance::ControlGroup { left: limit.left() })
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn available(&self) -> u64 {
+        self.available.unwrap_or(0)
+    }
+
+    /// Returns whether holes of this process may be filled. Memory that it did not ask for must not exceed a limit that
+    /// the tender cannot read: the kernel would kill the process.
+    pub(crate) fn may_grow(&self) -> bool {
+        self.left != MemoryLeft::Unknown
     }
 }
 
-/// Returns true if holes of this process may be filled. Memory that the process did not request
-/// must not exceed a limit that the tender cannot read, because the kernel would then kill the
-/// process.
-pub(crate) fn may_grow(target: &Target) -> bool {
-    left_of_groups(target) != MemoryLeft::Unknown
-}
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-fn left_of_groups(target: &Target) -> MemoryLeft {
-    let groups = Cgroups::of(&Root::default(), target.pid());
-    groups.map_or(MemoryLeft::Unknown, |groups| groups.memory_left())
+    use hugekit_machine::cgroup::GroupLimit;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn group(left: u64) -> MemoryLeft {
+        MemoryLeft::Limited(GroupLimit { bytes: left, used: Some(0), file: "".into() })
+    }
+
+    #[test]
+    fn what_is_available_counts_and_own_waits_do_not() {
+        let (options, now) = (TendOptions::default(), Instant::now());
+        let keep = options.keep_free;
+        let mut own = Stalls::default();
+        own.add(Duration::from_secs(2), now);
+        let none = Stalls::default();
+        let little = |available| Some(Hindrance::LittleMemory { available, keep });
+        let pressure = |percent| Some(Hindrance::Pressure { percent });
+        let rows = [
+            (None, None, MemoryLeft::Unlimited, &none, None),
+            (Some(4.9), Some(keep), group(keep), &none, None),
+            (Some(5.0), Some(0), group(0), &none, pressure(5.0)),
+            (Some(20.0), Some(keep), group(keep), &own, None),
+            (Some(0.0), Some(keep - 1), group(0), &own, little(keep - 1)),
+            (None, Some(keep), group(MIB), &none, Some(Hindrance::ControlGroup { left: MIB })),
+        ];
+        for (pressure, available, left, own, expected) in rows {
+            let headroom = Headroom { pressure, available, left };
+            assert_eq!(headroom.hindrance(&options, own, now), expected, "{headroom:?}");
+        }
+    }
 }

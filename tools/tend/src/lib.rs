@@ -26,12 +26,16 @@
 //! ```
 #![warn(missing_docs)]
 
+mod allocator;
+mod blocks;
 mod compaction;
 mod error;
 mod fork_cost;
 mod freed;
 mod headroom;
+mod history;
 mod job;
+mod load;
 mod mappings;
 mod options;
 mod outlook;
@@ -40,7 +44,9 @@ mod pace;
 mod pages;
 mod plan;
 mod relatives;
+mod rhythm;
 mod share;
+mod stalls;
 mod status;
 mod supply;
 mod target;

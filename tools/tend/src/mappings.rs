@@ -111,7 +111,9 @@ pub(crate) struct Survey {
     pub(crate) tended: Vec<Range<u64>>,
     /// The ranges among these whose mappings have lazily freed pages.
     pub(crate) partly_freed: Vec<Range<u64>>,
-    /// Bytes of small pages in memory in the mappings of these ranges.
+    /// Addresses of whole ranges in mappings that are all on huge pages.
+    pub(crate) huge: Vec<Range<u64>>,
+    /// Bytes that are there in the mappings of these, of small pages.
     pub(crate) small: u64,
     /// Bytes of tended mappings that are swapped out.
     pub(crate) swapped: u64,
@@ -175,8 +177,9 @@ impl Survey {
             Some(_) => {}
             None => {
                 self.swapped += map.swapped;
-                // The others are on huge pages already.
-                if map.anonymous > map.huge {
+                if map.anonymous <= map.huge {
+                    self.huge.push(whole_of(map));
+                } else {
                     self.small += map.anonymous - map.huge;
                     self.tended.push(whole_of(map));
                     if map.lazily_freed > 0 {

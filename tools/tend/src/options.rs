@@ -45,8 +45,8 @@ pub struct TendOptions {
         default_value = Size::from(TendOptions::default().bytes_per_second).to_string()
     ))]
     pub bytes_per_second: u64,
-    /// Bytes of free huge pages to leave for other programs, of the machine and of the process's
-    /// control group.
+    /// Bytes of memory to leave for other programs: of the machine's available memory, and of the
+    /// limit of the process's control group.
     #[cfg_attr(feature = "clap", arg(
         long,
         value_name = "SIZE",

@@ -1,11 +1,18 @@
 //! The effect of tending a process, without a change of the process.
 
+use std::time::Instant;
+
+use hugekit_machine::Root;
+
+use crate::allocator::could_ask_for_huge_pages;
 use crate::error::TendError;
-use crate::headroom::{hindrance, may_grow};
+use crate::headroom::Headroom;
+use crate::history::History;
 use crate::mappings::{Excluded, Extent, Survey};
 use crate::options::TendOptions;
-use crate::plan::{History, HoleFilling, plan};
+use crate::plan::{HoleFilling, plan};
 use crate::relatives::{Relatives, forked_from};
+use crate::stalls::Stalls;
 use crate::status::Hindrance;
 use crate::target::Target;
 
@@ -31,7 +38,10 @@ pub struct Outlook {
     pub is_limit_unknown: bool,
     /// Bytes on small pages in mappings that would be left as they are, by reason.
     pub excluded: Vec<(Excluded, u64)>,
-    /// The hindrance that would make a tender wait now; `None` if there is none.
+    /// True if its allocator could ask for huge pages, and was not told to: jemalloc with `thp:always`. New memory is then
+    /// huge at once.
+    pub could_ask_for_huge_pages: bool,
+    /// The hindrance that would keep a tender waiting now.
     pub hindrance: Option<Hindrance>,
     /// True if another tender tends the process.
     pub is_tended: bool,
@@ -49,14 +59,15 @@ impl Outlook {
         };
         let options = TendOptions::default();
         let mut survey = Survey::of(target.folder())?;
-        let is_limit_unknown = !may_grow(&target);
+        let headroom = Headroom::read(&Root::default(), &target);
+        let is_limit_unknown = !headroom.may_grow();
         let looks = target.look(&mut survey)?;
         let now = survey.extent();
         let filling = match is_limit_unknown {
             true => HoleFilling::NOTHING,
             false => HoleFilling::of(&options, now.all, 0),
         };
-        let plan = plan(looks, filling, &History::default());
+        let plan = plan(looks, filling, &History::default(), Instant::now());
         let collapsed = plan.ranges.len() as u64 * hugekit::HUGE_PAGE_BYTES as u64;
         // Ranges of an older kernel may be huge already: it does not say.
         let huge = (now.huge + collapsed).min(now.all + plan.filled);
@@ -71,7 +82,9 @@ impl Outlook {
             sparse: plan.sparse,
             is_limit_unknown,
             excluded: survey.excluded(),
-            hindrance: child.or_else(|| hindrance(&target, &options)),
+            could_ask_for_huge_pages: could_ask_for_huge_pages(target.folder()),
+            hindrance: child
+                .or_else(|| headroom.hindrance(&options, &Stalls::default(), Instant::now())),
             is_tended,
         })
     }

@@ -1,4 +1,4 @@
-//! Private anonymous memory of this process, for measurements and for the supply of free pages.
+//! Private anonymous memory of this process, for measurements.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,9 +17,6 @@ pub(crate) struct OwnMemory {
     start: NonNull<u8>,
     len: usize,
 }
-
-// SAFETY: the addresses are of a mapping that only this value knows and unmaps, whichever thread has the value.
-unsafe impl Send for OwnMemory {}
 
 impl OwnMemory {
     /// Returns addresses without pages.
@@ -63,13 +60,8 @@ impl OwnMemory {
         done == 0
     }
 
-    /// Releases the pages to the kernel.
-    pub(crate) fn discard(&self) -> io::Result<()> {
-        self.advise(Advice::LinuxDontNeed)
-    }
-
-    /// Releases the pages to the kernel, and keeps their page tables. From Linux 6.14 on, the
-    /// kernel frees a table together with all of its pages, so they are released in two halves.
+    /// Gives its pages back, and keeps their page tables. From Linux 6.14 on, a table goes with its pages if they are given
+    /// back at once.
     pub(crate) fn discard_in_halves(&self) -> io::Result<()> {
         let half = HUGE_PAGE_BYTES / 2;
         (0..self.len)
@@ -100,14 +92,9 @@ impl Drop for OwnMemory {
     }
 }
 
+/// Tests that measure or notice forks of this process, and tests that change its memory, take turns.
 #[cfg(test)]
-impl OwnMemory {
-    /// Returns the number of base pages in memory.
-    pub(crate) fn resident(&self) -> usize {
-        let mut pages = vec![0; self.len / page_size()];
-        let start = self.start.as_ptr().cast();
-        // SAFETY: the kernel writes a byte for each base page of the mapping, and the vector has as many.
-        assert_eq!(unsafe { libc::mincore(start, self.len, pages.as_mut_ptr()) }, 0);
-        pages.iter().filter(|&&page| page & 1 != 0).count()
-    }
+pub(crate) fn in_turn() -> std::sync::MutexGuard<'static, ()> {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

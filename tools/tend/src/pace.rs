@@ -62,29 +62,32 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The share of time in which collapses may hold locks of a process's memory map. Page faults of
-/// the process wait while a lock is held.
-const LOCKED: f64 = 0.25;
+/// The share of time in which the kernel may gather free blocks for the tender: it takes pages from the page cache and
+/// moves others meanwhile, for which other programs wait.
+const STALLED: f64 = 0.25;
 
-/// The work of a turn.
-#[derive(Clone, Copy, Debug)]
+/// A turn's work.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Worked {
     pub(crate) bytes: u64,
     pub(crate) elapsed: Duration,
     pub(crate) cpu: Duration,
     /// The part of `elapsed` in which a page fault of the process may have waited.
     pub(crate) locked: Duration,
+    /// The part in which the kernel may have gathered a free block.
+    pub(crate) stalled: Duration,
 }
 
 impl Worked {
-    /// Returns the time to rest, so that the tender stays within this share of a CPU and the other
+    /// Returns the time to rest, to use no more than this share of a CPU and of the time for locks, and to keep the other
     /// limits.
-    pub(crate) fn rest(self, share: f64, bytes_per_second: u64) -> Duration {
+    pub(crate) fn rest(self, share: f64, locks: f64, bytes_per_second: u64) -> Duration {
         let for_cpu = self.cpu.mul_f64(1.0 / share);
-        let for_locks = self.locked.mul_f64(1.0 / LOCKED);
+        let for_locks = self.locked.mul_f64(1.0 / locks);
+        let for_others = self.stalled.mul_f64(1.0 / STALLED);
         let per_byte = 1.0 / bytes_per_second.max(1) as f64;
         let for_bytes = Duration::from_secs_f64(self.bytes as f64 * per_byte);
-        for_cpu.max(for_locks).max(for_bytes).saturating_sub(self.elapsed)
+        for_cpu.max(for_locks).max(for_others).max(for_bytes).saturating_sub(self.elapsed)
     }
 }
 
@@ -95,14 +98,15 @@ mod tests {
     #[test]
     fn rest_keeps_each_limit() {
         let millis = Duration::from_millis;
-        let rest = |bytes, times: [u64; 3], share| {
-            let [elapsed, cpu, locked] = times.map(millis);
-            Worked { bytes, elapsed, cpu, locked }.rest(share, 1 << 20)
+        let rest = |bytes, times: [u64; 4], share| {
+            let [elapsed, cpu, locked, stalled] = times.map(millis);
+            Worked { bytes, elapsed, cpu, locked, stalled }.rest(share, 0.25, 1 << 20)
         };
-        assert_eq!(rest(0, [15, 10, 0], 0.25), millis(25));
-        assert_eq!(rest(0, [15, 10, 10], 1.0), millis(25));
-        assert_eq!(rest(1 << 20, [10, 10, 1], 0.25), millis(990));
-        assert_eq!(rest(0, [10, 10, 1], 1.0), Duration::ZERO);
+        assert_eq!(rest(0, [15, 10, 0, 0], 0.25), millis(25));
+        assert_eq!(rest(0, [15, 10, 10, 0], 1.0), millis(25));
+        assert_eq!(rest(0, [25, 10, 0, 20], 1.0), millis(55));
+        assert_eq!(rest(1 << 20, [10, 10, 1, 0], 0.25), millis(990));
+        assert_eq!(rest(0, [10, 10, 1, 0], 1.0), Duration::ZERO);
     }
 
     #[test]

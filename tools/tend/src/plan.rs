@@ -1,39 +1,21 @@
 //! The plan of a pass: ranges to collapse, and their order.
 
-use std::collections::HashMap;
+use std::time::Instant;
 
 use hugekit::HUGE_PAGE_BYTES;
 
+use crate::history::History;
 use crate::options::TendOptions;
 use crate::pages::Look;
 
-/// For each range, by its start: the number of times that it was found split after a collapse.
-#[derive(Debug, Default)]
-pub(crate) struct History(HashMap<u64, u32>);
-
-impl History {
-    /// Records that the range was collapsed: the next time that it is found split counts.
-    pub(crate) fn note(&mut self, start: u64) {
-        *self.0.entry(start).or_insert(0) += 1;
-    }
-
-    /// Removes ranges that do not exist any more.
-    pub(crate) fn keep(&mut self, looks: &[Look]) {
-        let is_there = |start: &u64| looks.binary_search_by_key(start, |look| look.start).is_ok();
-        self.0.retain(|start, _| is_there(start));
-    }
-
-    fn times(&self, start: u64) -> u32 {
-        self.0.get(&start).copied().unwrap_or(0)
-    }
-}
-
-/// The ranges to collapse, and the ranges that were left out because of their holes.
+/// The ranges to collapse, and those that were left out for their holes.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) ranges: Vec<Look>,
     /// Bytes of ranges with too many holes.
     pub(crate) sparse: u64,
+    /// Bytes of ranges whose collapse would be lost soon.
+    pub(crate) waiting: u64,
     /// Bytes of holes in the ranges.
     pub(crate) filled: u64,
 }
@@ -60,25 +42,33 @@ impl HoleFilling {
     pub(crate) const NOTHING: Self = Self { density: 1.0, budget: 0 };
 }
 
-/// Plans a pass. Ranges with the fewest holes are chosen until the budget is used. Of the chosen
-/// ranges, those that are split most often come first, because parent and child write there. Then
-/// come those with the fewest holes.
-pub(crate) fn plan(mut looks: Vec<Look>, filling: HoleFilling, history: &History) -> Plan {
+/// Plans a pass. The ranges with the fewest holes are taken until the budget is used. Of these, ranges that were split most
+/// rarely come first, and then those with the fewest holes. The next child may come before the pass ends: a range that is
+/// seldom written stays on its huge page beside that child too, and one that is written often will be split again in any
+/// case.
+pub(crate) fn plan(
+    mut looks: Vec<Look>,
+    filling: HoleFilling,
+    history: &History,
+    now: Instant,
+) -> Plan {
     let least = (filling.density * HUGE_PAGE_BYTES as f64) as u64;
     let mut plan = Plan::default();
     looks.retain(|look| look.is_huge != Some(true));
     looks.sort_by_key(|look| std::cmp::Reverse(look.present));
     for look in looks {
         let holes = (HUGE_PAGE_BYTES as u64).saturating_sub(look.present);
-        if look.present >= least && plan.filled + holes <= filling.budget {
+        if history.must_wait(look.start, now) {
+            plan.waiting += look.present;
+        } else if look.present >= least && plan.filled + holes <= filling.budget {
             plan.filled += holes;
             plan.ranges.push(look);
         } else {
             plan.sparse += look.present;
         }
     }
-    let rank = |look: &Look| (history.times(look.start), look.present);
-    plan.ranges.sort_by_key(|look| std::cmp::Reverse(rank(look)));
+    let rank = |look: &Look| (history.splits(look.start), std::cmp::Reverse(look.present));
+    plan.ranges.sort_by_key(rank);
     plan
 }
 
@@ -97,9 +87,11 @@ mod tests {
     }
 
     #[test]
-    fn plan_has_what_is_dense_and_small_and_begins_where_splits_are() {
-        let mut history = History::default();
-        history.note(3 * HUGE);
+    fn plan_has_what_is_dense_and_small_and_begins_where_splits_are_rare() {
+        let (mut history, now) = (History::default(), Instant::now());
+        let split = look(2, HUGE, Some(false));
+        history.collapsed(split, now);
+        history.look(&[split], &[], now);
         let looks = vec![
             look(1, HUGE, Some(true)),
             look(2, HUGE, Some(false)),
@@ -108,8 +100,8 @@ mod tests {
             look(5, HUGE * 95 / 100, None),
         ];
         let filling = HoleFilling { density: 0.5, budget: HUGE };
-        let plan = plan(looks, filling, &history);
-        assert_eq!(starts(&plan), [3, 2, 5]);
+        let plan = plan(looks, filling, &history, now);
+        assert_eq!(starts(&plan), [3, 5, 2]);
         assert_eq!(plan.sparse, HUGE / 2 - 4096);
         assert_eq!(plan.filled, 4096 + HUGE - HUGE * 95 / 100);
     }
@@ -120,11 +112,13 @@ mod tests {
         let looks = |()| (0..4).map(|n| look(n, presents[n as usize], Some(false))).collect();
         let of = |budget| {
             let filling = HoleFilling { density: 0.5, budget };
-            starts(&plan(looks(()), filling, &History::default()))
+            starts(&plan(looks(()), filling, &History::default(), Instant::now()))
         };
         assert_eq!(of(12288), [2, 3, 0]);
         assert_eq!(of(12287), [2, 3]);
-        assert_eq!(starts(&plan(looks(()), HoleFilling::NOTHING, &History::default())), [2]);
+        let nothing = HoleFilling::NOTHING;
+        let plan = plan(looks(()), nothing, &History::default(), Instant::now());
+        assert_eq!(starts(&plan), [2]);
     }
 
     #[test]
@@ -135,12 +129,18 @@ mod tests {
     }
 
     #[test]
-    fn history_keeps_what_is_there() {
-        let look = |start: u64| look(start, HUGE, None);
-        let mut history = History::default();
-        [1, 2, 2, 5].into_iter().for_each(|start| history.note(start * HUGE));
-        history.keep(&[look(2), look(3), look(5)]);
-        let times = [1, 2, 3, 5].map(|start| history.times(start * HUGE));
-        assert_eq!(times, [0, 2, 0, 1]);
+    fn ranges_whose_collapse_would_be_lost_wait() {
+        let (mut history, now) = (History::default(), Instant::now());
+        let lost = look(1, HUGE - 4096, Some(false));
+        for _ in 0..2 {
+            history.collapsed(lost, now);
+            history.look(&[lost], &[], now);
+        }
+        let looks = vec![lost, look(2, HUGE, Some(false))];
+        let filling = HoleFilling { density: 0.5, budget: HUGE };
+        let of = |now| plan(looks.clone(), filling, &history, now);
+        assert_eq!((starts(&of(now)), of(now).waiting), (vec![2], HUGE - 4096));
+        let later = now + std::time::Duration::from_secs(6);
+        assert_eq!((starts(&of(later)), of(later).waiting), (vec![2, 1], 0));
     }
 }

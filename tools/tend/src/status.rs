@@ -22,18 +22,36 @@ pub enum Hindrance {
         /// The percentage of the last ten seconds in which tasks waited.
         percent: f64,
     },
-    /// There are too few free blocks of 2 MiB. The kernel would compact memory while the process
-    /// waits.
+    /// The kernel gathers no free block of 2 MiB.
     NoFreeHugePages {
-        /// Bytes in such blocks.
+        /// Bytes in such blocks, which are reserved for other uses.
         free: u64,
+        /// Bytes that are available, in pieces.
+        available: u64,
+    },
+    /// Little memory is available (`MemAvailable` of `/proc/meminfo`).
+    LittleMemory {
+        /// Bytes.
+        available: u64,
+        /// The bytes to leave: [`TendOptions::keep_free`](crate::TendOptions::keep_free).
+        keep: u64,
+    },
+    /// The machine swapped out memory while the kernel gathered a free block.
+    Swapping {
+        /// Bytes.
+        bytes: u64,
     },
     /// The process's control group, or a group above it, has too little memory left.
     ControlGroup {
         /// Bytes that are left.
         left: u64,
     },
-    /// The process has disabled transparent huge pages since the tender began.
+    /// The process loads data: its memory grows quickly. A range that is collapsed meanwhile is soon split again.
+    Loading {
+        /// Growth in bytes per second.
+        bytes_per_second: u64,
+    },
+    /// The process has disabled transparent huge pages since it is tended.
     SwitchedOff,
     /// The process has ended or started another program.
     Gone,
@@ -55,11 +73,29 @@ impl fmt::Display for Hindrance {
             Self::Pressure { percent } => {
                 write!(f, "tasks waited for memory {percent:.1} % of the last ten seconds")
             }
-            Self::NoFreeHugePages { free } => {
-                write!(f, "only {} MiB are free in blocks of 2 MiB", free >> 20)
+            Self::NoFreeHugePages { free, available } => {
+                let [free, available] = [free, available].map(|bytes| bytes >> 20);
+                write!(
+                    f,
+                    "the kernel gathers no block of 2 MiB: {free} MiB are free in such blocks, \
+                     {available} MiB are available"
+                )
+            }
+            Self::LittleMemory { available, keep } => {
+                let [available, keep] = [available, keep].map(|bytes| bytes >> 20);
+                write!(
+                    f,
+                    "only {available} MiB are available, and {keep} MiB are kept (--keep-free)"
+                )
+            }
+            Self::Swapping { bytes } => {
+                write!(f, "the machine swapped out {} KiB for a block of 2 MiB", bytes >> 10)
             }
             Self::ControlGroup { left } => {
                 write!(f, "the control group has only {} MiB left", left >> 20)
+            }
+            Self::Loading { bytes_per_second } => {
+                write!(f, "it loads data: it grows by {} MiB per second", bytes_per_second >> 20)
             }
             Self::SwitchedOff => {
                 f.write_str("the process has disabled transparent huge pages (PR_SET_THP_DISABLE)")
@@ -132,12 +168,19 @@ pub struct PassReport {
     pub collapsed: u64,
     /// Bytes of holes that were filled with zeroes. The process grew by this many bytes.
     pub filled: u64,
+    /// Free blocks of 2 MiB that the kernel gathered on request, because few were free.
+    pub gathered: u64,
+    /// The time of these requests. The process does not wait for it.
+    #[serde(serialize_with = "seconds")]
+    pub gathering: Duration,
     /// Ranges that the kernel refused to collapse, by reason.
     pub refused: Vec<(TendRefusal, u64)>,
     /// Bytes in ranges with too many holes.
     pub sparse: u64,
-    /// True if the memory limit of the process's control group cannot be read. Then the pass fills
-    /// no hole, and `sparse` contains all ranges with holes.
+    /// Bytes in ranges that lost pages soon after each collapse. They wait, for five minutes at most.
+    pub waiting: u64,
+    /// True if the memory limit of its control group cannot be read. Then no hole is filled, and `sparse` has all
+    /// ranges with holes.
     pub is_limit_unknown: bool,
     /// Bytes that are swapped out. They count as holes.
     pub swapped: u64,
@@ -148,7 +191,8 @@ pub struct PassReport {
     /// CPU time of the calling thread.
     #[serde(serialize_with = "seconds")]
     pub cpu: Duration,
-    /// The time of the longest collapse. Writers of that range waited as long.
+    /// The longest collapse. Writers of that range waited at most as long, and less if the kernel gathered memory or
+    /// waited for CPUs before it locked the range.
     #[serde(serialize_with = "seconds")]
     pub longest: Duration,
     /// The time of the whole pass, rests included.

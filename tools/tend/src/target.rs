@@ -124,6 +124,15 @@ impl Target {
         }
     }
 
+    /// Returns whether a range still has the pages of an earlier look, and is not huge by now. After a deletion, an allocator
+    /// gives gigabytes back at once: a collapse would fill all of it with zeroes.
+    pub(crate) fn is_still(&self, earlier: Look) -> bool {
+        let range = earlier.start..earlier.start + HUGE_PAGE_BYTES as u64;
+        let now = look(self.pages.as_fd(), &range).unwrap_or_default();
+        let is_same = |now: &Look| now.present >= earlier.present && now.is_huge != Some(true);
+        now.first().is_some_and(is_same)
+    }
+
     pub(crate) fn program(&self) -> Program {
         self.program
     }
@@ -140,13 +149,7 @@ impl Target {
         has_switched_off(&self.folder).unwrap_or(false)
     }
 
-    /// Returns true if the process still runs the program that it ran when it was opened.
-    pub(crate) fn is_there(&self) -> bool {
-        self.resident().is_some()
-    }
-
-    /// Returns the bytes of the process in memory, if it still runs the program that it ran when it
-    /// was opened.
+    /// Its bytes in memory, if it still runs the program that it ran when it was opened.
     pub(crate) fn resident(&self) -> Option<u64> {
         let stat = self.folder.stat().ok()?;
         let is_there = !stat.is_zombie() && stat.program == self.program;

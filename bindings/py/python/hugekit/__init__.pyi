@@ -307,7 +307,7 @@ class Tender:
             Holes are filled with zeroes.
         cpu_share: the most CPU time for the tender, as a share of one CPU.
         bytes_per_second: the most bytes to collapse per second.
-        keep_free: bytes of free huge pages that are left for other uses.
+        keep_free: bytes of available memory to leave for other programs.
 
     Raises:
         ValueError: there is no such process.

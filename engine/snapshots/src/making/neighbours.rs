@@ -88,7 +88,7 @@ fn are_neighbours(builder: &Builder, one: &Range<usize>, other: &Range<usize>) -
     between.start <= between.end && is_padding(&between) && suit_each_other()
 }
 
-/// What is made of a whole group: the options, its memory, and its ranges.
+/// A function that takes a whole group: it gets the options, the memory and the ranges.
 type Take<'a, T> = dyn Fn(&Builder, *const [u8], &[NumberedRange]) -> Result<T, SnapshotError> + 'a;
 
 /// Takes each group of neighbours: together if possible, otherwise those that touch together, otherwise one by one.

@@ -19,7 +19,7 @@ use hugekit_regions::fault::Serving;
 /// that were not copied are zero or missing then.
 #[derive(Debug)]
 pub struct Staging {
-    /// Of anonymous memory, with a destination.
+    /// Anonymous memory, with a destination.
     source: SnapshotSource,
     memory: StagedMemory,
     parts: Vec<(usize, Range<usize>)>,

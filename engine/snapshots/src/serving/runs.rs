@@ -17,7 +17,7 @@ pub(super) struct WriteRuns {
 }
 
 impl WriteRuns {
-    /// One fault preserves at most `bytes`, if a granule has fewer.
+    /// Makes runs of which each has at most `bytes`, or one granule.
     pub(super) fn new(bytes: usize, granule_bytes: usize) -> Self {
         let streams = [const { AtomicU64::new(0) }; STREAMS];
         let longest = (bytes / granule_bytes).clamp(1, 0xff) as u64;

@@ -12,19 +12,49 @@ use crate::measure::latencies::latencies;
 /// answer to the one before it has waited, too.
 pub fn at_constant_rate(
     per_second: u32,
-    mut ask: impl FnMut() -> Result<(), LabError>,
+    ask: impl FnMut() -> Result<(), LabError>,
     goes_on: impl Fn() -> bool,
 ) -> Result<Histogram<u64>, LabError> {
     let mut latencies = latencies(3);
+    let mut note = |wait: Wait| latencies.saturating_record(wait.took.as_nanos() as u64);
+    each_at_constant_rate(per_second, ask, goes_on, &mut note)?;
+    Ok(latencies)
+}
+
+/// A request that was answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    pub due: Instant,
+    /// From when it was due to its answer.
+    pub took: Duration,
+}
+
+/// Like [`at_constant_rate`]; returns each request.
+pub fn waits_at_constant_rate(
+    per_second: u32,
+    ask: impl FnMut() -> Result<(), LabError>,
+    goes_on: impl Fn() -> bool,
+) -> Result<Vec<Wait>, LabError> {
+    let mut waits = Vec::new();
+    each_at_constant_rate(per_second, ask, goes_on, &mut |wait| waits.push(wait))?;
+    Ok(waits)
+}
+
+fn each_at_constant_rate(
+    per_second: u32,
+    mut ask: impl FnMut() -> Result<(), LabError>,
+    goes_on: impl Fn() -> bool,
+    note: &mut dyn FnMut(Wait),
+) -> Result<(), LabError> {
     let step = Duration::from_secs(1) / per_second;
     let mut due = Instant::now();
     while goes_on() {
         sleep(due.saturating_duration_since(Instant::now()));
         ask()?;
-        latencies.saturating_record(due.elapsed().as_nanos() as u64);
+        note(Wait { due, took: due.elapsed() });
         due += step;
     }
-    Ok(latencies)
+    Ok(())
 }
 
 /// Asks until told to end; how many answers a second there were. `ask` says how many it has had.

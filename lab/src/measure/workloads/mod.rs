@@ -12,6 +12,7 @@ pub mod forking;
 pub mod forking_program;
 pub mod latency_writer;
 pub mod micro_vm;
+pub mod mixed_data;
 pub mod outside;
 pub mod paced_writer;
 pub mod page_handler;

@@ -47,8 +47,14 @@ impl RedisServer {
 
     /// Without data, with these options beside those that keep it from doing anything unasked.
     pub fn start(options: &[&str]) -> Result<Self, LabError> {
+        Self::start_with(options, &[])
+    }
+
+    /// Like [`start`](Self::start), with these variables of the environment.
+    pub fn start_with(options: &[&str], environment: &[(&str, &str)]) -> Result<Self, LabError> {
         let folder = tempfile::tempdir().map_err(failed)?;
         let mut command = Command::new(NAME);
+        command.envs(environment.iter().copied());
         command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]);
         command.arg(folder.path().join("socket")).arg("--dir").arg(folder.path()).args(options);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -63,6 +69,24 @@ impl RedisServer {
             sleep(PAUSE);
         }
         Ok(server)
+    }
+
+    /// Starts a replica of a server that was started with this port, and waits until it has all data.
+    pub fn start_replica(port: u16, observer: &dyn Observer) -> Result<Self, LabError> {
+        let replica = Self::start(&["--replicaof", "127.0.0.1", &port.to_string()])?;
+        let since = Instant::now();
+        loop {
+            observer.check()?;
+            let info = info(&mut replica.connect()?, "replication")?;
+            let status: Option<String> = info.get("master_link_status");
+            if status.as_deref() == Some("up") {
+                return Ok(replica);
+            }
+            if since.elapsed() > LONGEST_SAVE {
+                return Err(failed(io::ErrorKind::TimedOut.into()));
+            }
+            sleep(PAUSE);
+        }
     }
 
     /// Its number.
@@ -113,6 +137,21 @@ impl RedisServer {
         Ok(())
     }
 
+    /// Deletes all keys, and waits for it.
+    pub fn flush(&self) -> Result<(), LabError> {
+        redis::cmd("FLUSHALL").arg("SYNC").exec(&mut self.connect()?).map_err(refused)
+    }
+
+    /// Bytes that the server counts as used by its data.
+    pub fn used_memory(&self) -> Result<u64, LabError> {
+        figure(&mut self.connect()?, "memory", "used_memory")
+    }
+
+    /// Bytes that the server's allocator takes for resident.
+    pub fn allocator_resident(&self) -> Result<u64, LabError> {
+        figure(&mut self.connect()?, "memory", "allocator_resident")
+    }
+
     /// The time of the server's last fork, which the server itself measured.
     pub fn last_fork(&self) -> Result<Duration, LabError> {
         let micros = figure(&mut self.connect()?, "stats", "latest_fork_usec")?;
@@ -159,11 +198,16 @@ fn set_command(key: usize) -> Cmd {
 
 /// A number of `INFO`.
 fn figure(connection: &mut Connection, section: &str, name: &'static str) -> Result<u64, LabError> {
-    let info: InfoDict = redis::cmd("INFO").arg(section).query(connection).map_err(refused)?;
-    info.get(name).ok_or_else(|| failed(io::Error::other(format!("INFO has no {name}"))))
+    info(connection, section)?
+        .get(name)
+        .ok_or_else(|| failed(io::Error::other(format!("INFO has no {name}"))))
 }
 
-fn refused(error: RedisError) -> LabError {
+fn info(connection: &mut Connection, section: &str) -> Result<InfoDict, LabError> {
+    redis::cmd("INFO").arg(section).query(connection).map_err(refused)
+}
+
+pub(super) fn refused(error: RedisError) -> LabError {
     failed(io::Error::other(error))
 }
 

@@ -86,15 +86,18 @@ fn early(report: &PassReport, hindrance: Hindrance) -> anyhow::Error {
     );
     let again = match hindrance {
         Hindrance::SwitchedOff => "start the process without PR_SET_THP_DISABLE",
+        Hindrance::Loading { .. } => "run it again when the program has loaded its data",
         Hindrance::Gone => return anyhow::Error::msg(message),
         Hindrance::Child { .. } => {
             "run it again when its children have ended: a save, or its workers"
         }
         Hindrance::ControlGroup { .. } => "raise the memory limit, or lower --keep-free",
+        Hindrance::LittleMemory { .. } => "end other programs, or lower --keep-free",
         Hindrance::NoFreeHugePages { .. } => {
             "run it again after: echo 1 > /proc/sys/vm/compact_memory"
         }
         Hindrance::Pressure { .. }
+        | Hindrance::Swapping { .. }
         | Hindrance::Stopped
         | Hindrance::Stuck
         | Hindrance::Unreadable

@@ -103,7 +103,18 @@ fn costs(pass: &PassReport) -> String {
     };
     let (cpu, longest) = (pass.cpu.as_secs_f64(), millis(pass.longest));
     let ranges = count(pass.collapsed, "range");
-    format!("{ranges} moved, {cpu:.2} s of CPU time, longest {longest}{grown}")
+    format!("{ranges} moved, {cpu:.2} s of CPU time, longest {longest}{grown}{}", gathered(pass))
+}
+
+/// Few blocks were free.
+fn gathered(pass: &PassReport) -> String {
+    match pass.gathering {
+        Duration::ZERO => String::new(),
+        time => {
+            let blocks = count(pass.gathered, "free block");
+            format!(", {blocks} of 2 MiB gathered in {:.1} s", time.as_secs_f64())
+        }
+    }
 }
 
 fn forks(status: &Status) -> String {
@@ -129,11 +140,13 @@ pub(super) fn left_out(pass: &PassReport) -> Vec<String> {
         .iter()
         .map(|(reason, ranges)| format!("{}: {reason}", count(*ranges, "range")));
     let sparse = (pass.sparse, format!("in 2 MiB {holes}"));
+    let waiting = (pass.waiting, "in 2 MiB that lost pages soon after each move".to_owned());
     let edges = (pass.edges, "at the ends of mappings".to_owned());
     let swapped = (pass.swapped, "swapped out".to_owned());
     let new = (pass.grown(), "that came while the pass ran".to_owned());
     let excluded = pass.excluded.iter().map(|(reason, bytes)| (*bytes, reason.to_string()));
-    let mut reasons: Vec<_> = [sparse, edges, swapped, new].into_iter().chain(excluded).collect();
+    let mut reasons: Vec<_> =
+        [sparse, waiting, edges, swapped, new].into_iter().chain(excluded).collect();
     reasons.retain(|&(bytes, _)| bytes > 0);
     reasons.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
     let reasons =

@@ -14,19 +14,31 @@ use crate::job::Job;
 use crate::options::TendOptions;
 use crate::pace::Pace;
 use crate::relatives::Seen;
+use crate::stalls::Stalls;
 use crate::status::{Hindrance, Status};
+use hugekit_machine::Root;
 use hugekit_machine::processes::Program;
 
 /// The state that the threads of a tender share.
 #[derive(Debug)]
 pub(super) struct Shared {
+    /// The machine.
+    pub(super) root: Root,
     pub(super) options: TendOptions,
     pub(super) fork_cost: Option<ForkCost>,
     pub(super) pace: Pace,
+    pub(super) stalls: Mutex<Stalls>,
     pub(super) compaction: Mutex<Compaction>,
 }
 
-/// The end of the work on a process: the process, and the error that ended the work early.
+impl Shared {
+    pub(super) fn new(root: Root, options: TendOptions, fork_cost: Option<ForkCost>) -> Self {
+        let (pace, stalls) = (Pace::default(), Mutex::default());
+        Self { root, options, fork_cost, pace, stalls, compaction: Mutex::default() }
+    }
+}
+
+/// When the work on a process has ended: the process, and what kept the work from its end.
 pub(super) type Done = (Tended, Result<(), TendError>);
 
 /// The process, if no thread could be started.
@@ -160,6 +172,13 @@ fn attend(
                 say(tended);
                 compact(tended, shared);
             }
+            Next::PutOff(hindrance) => {
+                let is_told = tended.is_loading();
+                tended.put_off(hindrance);
+                if !is_told {
+                    say(tended);
+                }
+            }
             Next::Rest => {}
         }
         rest(TICK.max(looking * REST).min(AGAIN), stop);
@@ -172,6 +191,6 @@ fn compact(tended: &Tended, shared: &Shared) {
     if tended.lacks_huge_pages()
         && let Ok(mut compaction) = shared.compaction.try_lock()
     {
-        compaction.ask(shared.options.keep_free);
+        compaction.ask(&shared.root, shared.options.keep_free);
     }
 }

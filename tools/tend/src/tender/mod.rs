@@ -1,19 +1,20 @@
 //! The tender: passes over processes at the right times.
 //!
-//! A system call about a process blocks while the process holds its own memory map, or is within
-//! `exec`, for as long as that process wants. Even a read of `/proc/PID/stat` does. So each process
-//! has a thread of its own, which its tender abandons when the thread is stuck, and no process
-//! delays another one. Collapses take turns, so all threads together stay within the requested
-//! share of a CPU and the requested rate ([`Pace`]).
+//! The kernel keeps a caller waiting when it asks about a process that holds its own memory map, or
+//! is within `exec`, for as long as that process likes. Even `/proc/PID/stat` does. So each process
+//! is attended to by a thread of its own, which its tender leaves alone when it is stuck, and no
+//! process holds another one up. Collapses take turns, by which the threads together keep to the
+//! share of a CPU and the rate that were asked for ([`Pace`](crate::pace::Pace)).
 
 mod away;
 mod builder;
 mod tended;
 mod tending;
+mod work;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -21,15 +22,14 @@ use self::away::{Away, Shared};
 pub use self::builder::Builder;
 use self::tended::Tended;
 pub use self::tending::Tending;
-use crate::compaction::Compaction;
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
 use crate::job::Job;
 use crate::options::TendOptions;
-use crate::pace::Pace;
 use crate::relatives::is_child;
 use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
+use hugekit_machine::Root;
 use hugekit_machine::processes::Program;
 
 /// The interval between checks of a process for children. The checks use a thousandth of a CPU.
@@ -81,8 +81,7 @@ impl Tender {
     }
 
     pub(crate) fn new(options: TendOptions, fork_cost: Option<ForkCost>) -> Self {
-        let (pace, compaction) = (Pace::default(), Mutex::new(Compaction::default()));
-        let shared = Arc::new(Shared { options, fork_cost, pace, compaction });
+        let shared = Arc::new(Shared::new(Root::default(), options, fork_cost));
         let (tell, told) = channel();
         let (idle, away, opening, refused) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Self { shared, idle, away, opening, refused, tell, told }

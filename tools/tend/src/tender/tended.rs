@@ -1,53 +1,57 @@
 //! One tended process, with its history.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_sys::thread::cpu_time;
-use rustix::io::Errno;
-use rustix::process::Pid;
 
+use super::AGAIN;
 use super::away::Shared;
-use super::{AGAIN, PIECE, rest};
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
-use crate::headroom::{hindrance, may_grow};
+use crate::headroom::Headroom;
+use crate::history::History;
+use crate::load::{Load, Memory};
 use crate::mappings::Survey;
-use crate::options::TendOptions;
-use crate::pace::{Pace, Turn, Worked};
-use crate::pages::Look;
-use crate::plan::{History, HoleFilling, Plan, plan};
+use crate::plan::{HoleFilling, Plan, plan};
 use crate::relatives::Relatives;
-use crate::status::{Hindrance, PassReport, Status, TendRefusal};
-use crate::supply::BlockSupply;
+use crate::rhythm::Rhythm;
+use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
-use crate::waits::Waits;
-use hugekit_sys::other_process::{UnreadableByte, collapse};
 
 /// The longest time between two passes without a fork. Memory that was new or sparse at the last
 /// pass may be dense now.
 const AT_LATEST: Duration = Duration::from_secs(60);
 
-/// If a pass collapses one part in this many of the memory, the next pass comes sooner, because
-/// splits accumulate.
+/// If a process grows by one part in this many of its memory, the next pass comes sooner.
 const MUCH: u64 = 16;
 
-/// Growth between two passes that is too small to bring the next pass forward.
-const LITTLE: u64 = 32 << 20;
+/// If a pass collapses one part in this many of the memory, the next one comes sooner: splits accumulate, and the next fork
+/// finds them.
+const SPLIT: u64 = 32;
 
-/// The number of collapses between two checks of the machine's memory: 32 MiB.
-/// [`TendOptions::keep_free`] leaves this many times.
-const LOOK_EVERY: usize = 16;
+/// If a pass collapses less than one part in this many, the next one comes later.
+const FEW_SPLIT: u64 = 64;
+
+/// The shortest interval of passes over a process that forks.
+const SOONEST: Duration = Duration::from_secs(2);
+
+/// A process that loads data is looked at again after this time.
+const LOADING: Duration = Duration::from_secs(1);
+
+/// Less growth than this between two passes does not hurry the next one.
+const LITTLE: u64 = 32 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Tended {
     pub(super) target: Target,
     pub(super) relatives: Relatives,
-    history: History,
-    /// Bytes of holes that were filled until now.
-    filled: u64,
+    pub(super) history: History,
+    pub(super) rhythm: Rhythm,
+    load: Load,
+    /// Bytes of holes that were filled so far.
+    pub(super) filled: u64,
     pub(super) passes: u64,
     children: usize,
     pub(super) due: Instant,
@@ -64,13 +68,15 @@ pub(crate) struct Tended {
 }
 
 /// The next step for a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Next {
     /// The process has ended, or started another program.
     Leave,
     Rest,
     /// Report a child that appeared or ended.
     Tell,
+    /// Put a pass off, because it loads data.
+    PutOff(Hindrance),
     Pass,
 }
 
@@ -80,6 +86,8 @@ impl Tended {
             target,
             relatives: Relatives::default(),
             history: History::default(),
+            rhythm: Rhythm::default(),
+            load: Load::default(),
             filled: 0,
             passes: 0,
             children: 0,
@@ -101,20 +109,33 @@ impl Tended {
         let has_forked = self.relatives.forks() > self.estimated;
         self.estimated = self.relatives.forks();
         let is_new = children != self.children;
-        if self.children > 0 && children == 0 {
-            self.due = Instant::now();
-        }
-        self.children = children;
+        let now = Instant::now();
         if has_forked {
             self.last_fork = self.estimate(cost);
+            self.rhythm.forked(now);
         }
+        // Also a child that came and went between two looks.
+        if (self.children > 0 || has_forked) && children == 0 {
+            self.due = now;
+            self.rhythm.ended(now);
+        }
+        self.children = children;
+        let load = self.note_load(resident);
         if has_forked || is_new {
-            Next::Tell
-        } else if children == 0 && (self.is_due() || self.has_grown(resident)) {
-            Next::Pass
-        } else {
-            Next::Rest
+            return Next::Tell;
         }
+        let is_wanted = children == 0 && (self.is_due() || self.has_grown(resident));
+        match load {
+            _ if !is_wanted => Next::Rest,
+            Some(rate) => Next::PutOff(Hindrance::Loading { bytes_per_second: rate }),
+            None => Next::Pass,
+        }
+    }
+
+    /// Returns by how many bytes per second it grows, if it loads data.
+    pub(super) fn note_load(&mut self, resident: u64) -> Option<u64> {
+        self.load.note(Memory { resident, filled: self.filled }, Instant::now());
+        self.load.rate()
     }
 
     pub(super) fn is_due(&self) -> bool {
@@ -141,13 +162,17 @@ impl Tended {
         let mut survey = Survey::of(self.target.folder())?;
         let looks = self.target.look(&mut survey)?;
         let seen: u64 = looks.iter().map(|look| look.present).sum();
-        self.history.keep(&looks);
-        let is_limit_unknown = !may_grow(&self.target);
+        // What a child shares is not looked at.
+        if self.relatives.look(&self.target) == 0 {
+            self.history.look(&looks, &survey.huge, Instant::now());
+        }
+        let is_limit_unknown = !Headroom::read(&shared.root, &self.target).may_grow();
         let filling = match is_limit_unknown {
             true => HoleFilling::NOTHING,
-            false => HoleFilling::of(&shared.options, survey.extent().all, self.filled),
+            false => HoleFilling::of(&shared.options, survey.extent().all, self.history.filled()),
         };
-        let Plan { ranges, sparse, .. } = plan(looks, filling, &self.history);
+        let plan = plan(looks, filling, &self.history, Instant::now());
+        let Plan { ranges, sparse, waiting, .. } = plan;
         let work = self.work(ranges, shared, stop);
         let before = survey.extent();
         // To look again takes as long as a look at every page of the process.
@@ -155,15 +180,18 @@ impl Tended {
             0 => before,
             _ => Survey::of(self.target.folder())?.extent(),
         };
-        self.filled += work.filled;
+        self.rhythm.passed(work.collapsed, work.locked);
         self.note(PassReport {
             pid: self.target.pid(),
             before,
             after,
             collapsed: work.collapsed,
             filled: work.filled,
+            gathered: work.supply.gathered,
+            gathering: work.supply.gathering,
             refused: work.refused.into_iter().collect(),
             sparse,
+            waiting,
             is_limit_unknown,
             swapped: survey.swapped,
             edges: survey.small.saturating_sub(seen),
@@ -176,48 +204,22 @@ impl Tended {
         Ok(())
     }
 
-    fn work(&mut self, ranges: Vec<Look>, shared: &Shared, stop: &AtomicBool) -> Work {
-        let options = &shared.options;
-        // Where a child shares all of the memory there is no range, and it is the child that is in the way.
-        let switched_off = self.target.has_switched_off().then_some(Hindrance::SwitchedOff);
-        let hindrance = switched_off.or_else(|| self.hindrance(options, stop, true));
-        let mut work = Work { hindrance, ..Work::default() };
-        let (supply, mut waits) = (BlockSupply::new(), Waits::new(options, self.target.folder()));
-        for (index, range) in ranges.into_iter().enumerate() {
-            if work.hindrance.is_some() {
-                break;
-            }
-            let Some(turn) = turn(&shared.pace, stop) else {
-                work.hindrance = Some(Hindrance::Stopped);
-                break;
-            };
-            let (began, cpu) = (Instant::now(), cpu_time());
-            // Without a huge page of its own, the tender leaves it to the collapse to find one.
-            supply.refresh();
-            work.hindrance = self.hindrance(options, stop, index % LOOK_EVERY == 0);
-            if work.hindrance.is_none() {
-                let locked = self.collapse(range, &mut work);
-                let (elapsed, cpu) = (began.elapsed(), cpu_time().saturating_sub(cpu));
-                let worked = Worked { bytes: HUGE_PAGE_BYTES as u64, elapsed, cpu, locked };
-                let share = waits.share(self.target.folder());
-                turn.rest(worked.rest(share, options.bytes_per_second));
-            }
-        }
-        work
-    }
-
     fn note(&mut self, report: PassReport) {
         self.passes += 1;
         self.passed = Instant::now();
         self.most = self.most.max(self.target.resident().unwrap_or(0));
-        self.interval = interval_after(self.interval, &report);
+        self.interval = interval_after(self.interval, &report, self.relatives.forks() > 0);
         self.due = Instant::now() + if report.hindrance.is_some() { AGAIN } else { self.interval };
         self.last = Some(report);
     }
 
     /// Delays a pass that could not be begun.
     pub(super) fn put_off(&mut self, hindrance: Hindrance) {
-        self.due = Instant::now() + AGAIN;
+        let again = match hindrance {
+            Hindrance::Loading { .. } => LOADING,
+            _ => AGAIN,
+        };
+        self.due = Instant::now() + again;
         let extent = self.last.as_ref().map_or_else(Default::default, |last| last.after);
         self.last = Some(PassReport {
             before: extent,
@@ -226,69 +228,17 @@ impl Tended {
         });
     }
 
-    fn hindrance(
-        &mut self,
-        options: &TendOptions,
-        stop: &AtomicBool,
-        of_memory: bool,
-    ) -> Option<Hindrance> {
-        if stop.load(Ordering::Relaxed) {
-            return Some(Hindrance::Stopped);
-        }
-        if !self.target.is_there() {
-            return Some(Hindrance::Gone);
-        }
-        match self.relatives.look(&self.target) {
-            0 if of_memory => hindrance(&self.target, options),
-            0 => None,
-            count => Some(Hindrance::Child { count }),
-        }
-    }
-
-    fn collapse(&mut self, range: Look, work: &mut Work) -> Duration {
-        let began = Instant::now();
-        let done = self.try_collapse(range.start, work);
-        let took = began.elapsed();
-        work.longest = work.longest.max(took);
-        match done {
-            Ok(()) => {
-                work.collapsed += 1;
-                work.filled += (HUGE_PAGE_BYTES as u64).saturating_sub(range.present);
-                self.history.note(range.start);
-            }
-            // It is gone, which is the hindrance then.
-            Err(Errno::SRCH) => {}
-            Err(Errno::INVAL) if self.target.has_switched_off() => {
-                work.hindrance = Some(Hindrance::SwitchedOff);
-            }
-            Err(errno) => *work.refused.entry(TendRefusal::from(errno)).or_insert(0) += 1,
-        }
-        took
-    }
-
-    /// Collapses 2 MiB. Some kernels (6.1, 6.8 and 6.12, but not 6.18) refuse 2 MiB in which every
-    /// page needs a fault before a write, as after a fork. One writable page is sufficient for
-    /// these kernels.
-    fn try_collapse(&self, start: u64, work: &mut Work) -> Result<(), Errno> {
-        let (descriptor, pid) = (self.target.descriptor(), Pid::from_raw(self.target.pid()));
-        if let (Some(byte), Some(pid)) = (&work.unreadable, pid) {
-            byte.make_writable(pid, start);
-            return collapse(descriptor, start);
-        }
-        let done = collapse(descriptor, start);
-        if let (Err(Errno::INVAL), Some(pid), Ok(byte)) = (done, pid, UnreadableByte::new()) {
-            byte.make_writable(pid, start);
-            collapse(descriptor, start)?;
-            // The rest of the memory has been forked, too.
-            work.unreadable = Some(byte);
-            return Ok(());
-        }
-        done
+    fn hindrance_of_last(&self) -> Option<Hindrance> {
+        self.last.as_ref()?.hindrance
     }
 
     pub(super) fn lacks_huge_pages(&self) -> bool {
-        let hindrance = self.last.as_ref().and_then(|last| last.hindrance);
-        matches!(hindrance, Some(Hindrance::NoFreeHugePages { .. }))
+        matches!(self.hindrance_of_last(), Some(Hindrance::NoFreeHugePages { .. }))
+    }
+
+    /// Returns whether the last pass was put off because the process loads data.
+    pub(super) fn is_loading(&self) -> bool {
+        matches!(self.hindrance_of_last(), Some(Hindrance::Loading { .. }))
     }
 
     pub(super) fn status(&self) -> Status {
@@ -304,41 +254,21 @@ impl Tended {
     }
 }
 
-/// Returns half of the last interval if much was split since, and twice the interval if little was
-/// split. Returns the shortest interval if the process grew meanwhile.
-fn interval_after(last: Duration, report: &PassReport) -> Duration {
+/// Half of the last one where much was split since, and twice as long where little was. As short as can be where the
+/// process grew meanwhile.
+fn interval_after(last: Duration, report: &PassReport, forks: bool) -> Duration {
     if report.has_grown() {
         return AGAIN;
     }
     let collapsed = report.collapsed.saturating_mul(HUGE_PAGE_BYTES as u64);
-    if collapsed >= report.after.all / MUCH && collapsed > 0 {
-        (last / 2).max(AGAIN)
+    let is_part = |part| collapsed > 0 && collapsed >= report.after.all / part;
+    if is_part(SPLIT) {
+        (last / 2).max(if forks { SOONEST } else { AGAIN })
+    } else if is_part(FEW_SPLIT) {
+        last
     } else {
         (last * 2).min(AT_LATEST)
     }
-}
-
-/// The work of a pass until now.
-#[derive(Debug, Default)]
-struct Work {
-    collapsed: u64,
-    filled: u64,
-    refused: BTreeMap<TendRefusal, u64>,
-    longest: Duration,
-    hindrance: Option<Hindrance>,
-    /// The kernel collapses no range without a writable page, so a page is first made writable.
-    unreadable: Option<UnreadableByte>,
-}
-
-/// Returns the turn; `None` after a stop.
-fn turn<'a>(pace: &'a Pace, stop: &AtomicBool) -> Option<Turn<'a>> {
-    while !stop.load(Ordering::Relaxed) {
-        match pace.start_turn() {
-            Ok(turn) => return Some(turn),
-            Err(wait) => rest(wait.min(PIECE), stop),
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -349,15 +279,23 @@ mod tests {
     #[test]
     fn passes_come_sooner_where_much_is_split_and_later_where_little_is() {
         let huge = HUGE_PAGE_BYTES as u64;
-        let after = |last, collapsed| {
-            let extent = Extent { huge: 160 * huge, all: 160 * huge, ..Extent::default() };
+        let after = |last, collapsed, forks| {
+            let extent = Extent { huge: 640 * huge, all: 640 * huge, ..Extent::default() };
             let report = PassReport { before: extent, after: extent, ..PassReport::default() };
-            interval_after(last, &PassReport { collapsed, ..report })
+            interval_after(last, &PassReport { collapsed, ..report }, forks)
         };
-        assert_eq!(after(AT_LATEST, 10), AT_LATEST / 2);
-        assert_eq!(after(AT_LATEST / 2, 9), AT_LATEST);
-        assert_eq!(after(AT_LATEST, 0), AT_LATEST);
-        assert_eq!(after(AGAIN, 160), AGAIN);
+        let rows = [
+            (AT_LATEST, 20, true, AT_LATEST / 2),
+            (AT_LATEST / 2, 19, true, AT_LATEST / 2),
+            (AT_LATEST / 2, 9, true, AT_LATEST),
+            (AT_LATEST, 0, true, AT_LATEST),
+            (AGAIN, 640, false, AGAIN),
+            (AGAIN, 640, true, AGAIN / 2),
+            (SOONEST, 640, true, SOONEST),
+        ];
+        for (last, collapsed, forks, expected) in rows {
+            assert_eq!(after(last, collapsed, forks), expected, "{last:?} {collapsed} {forks}");
+        }
     }
 
     #[test]
@@ -381,7 +319,8 @@ mod tests {
     fn process_that_grows_while_a_pass_runs_has_the_next_one_soon() {
         let grown = |from, to| {
             let [before, after] = [from, to].map(|all| Extent { all, ..Extent::default() });
-            interval_after(AT_LATEST, &PassReport { before, after, ..PassReport::default() })
+            let report = PassReport { before, after, ..PassReport::default() };
+            interval_after(AT_LATEST, &report, true)
         };
         assert_eq!(grown(100 << 20, 2 << 30), AGAIN);
         assert_eq!(grown(100 << 20, 101 << 20), AT_LATEST);

@@ -67,8 +67,7 @@ impl Small {
         let small = Self { start: NonNull::new(start).unwrap(), len: huge_pages * HUGE_PAGE_BYTES };
         // Small ones, whatever the setting is; the kernel may join them later. Without advice, the kernel's own thread
         // collapses no memory unless the setting is `always`.
-        let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
-        let is_always = setting.is_ok_and(|setting| setting.contains("[always]"));
+        let is_always = is_always();
         let advise = |advice| {
             if is_always {
                 small.advise(advice);
@@ -111,6 +110,12 @@ impl Drop for Small {
         // SAFETY: what was mapped, of which no reference is left.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
+}
+
+/// Returns whether programs get huge pages that do not ask for them.
+fn is_always() -> bool {
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    setting.is_ok_and(|setting| setting.contains("[always]"))
 }
 
 /// Small pages in a huge one.
@@ -207,6 +212,30 @@ fn holes_are_filled_until_the_process_has_grown_by_its_share() {
     }
     let second = pass(&mut tender);
     assert!(first.filled + second.filled <= second.before.all / 10, "{first:?} {second:?}");
+}
+
+#[test]
+fn memory_that_its_owner_gives_back_during_a_pass_is_not_filled() {
+    let _turn = in_turn();
+    if is_always() {
+        return skipped("a touch makes a whole huge page where the setting is `always`");
+    }
+    let memory = Small::new(16, pages());
+    let slowly = TendOptions { bytes_per_second: 20 << 20, ..options() };
+    let Some(mut tender) = tender(Tender::builder().options(slowly)) else { return };
+    thread::scope(|scope| {
+        let pass = scope.spawn(|| pass(&mut tender));
+        // All of it is planned by then.
+        assert!(happens(|| memory.huge() > 0 || pass.is_finished()));
+        memory.advise(Advice::LinuxDontNeed);
+        for range in 0..16 {
+            memory.at(range * HUGE_PAGE_BYTES).store(7, Ordering::Relaxed);
+        }
+        let report = pass.join().unwrap();
+        // The kernel may collapse one at that moment.
+        let resident = bytes_at(&memory.addresses(), "Rss");
+        assert!(resident <= 2 * HUGE_PAGE_BYTES as u64, "{resident} {report:?}");
+    });
 }
 
 #[test]

@@ -248,9 +248,9 @@ fn limit_of_the_control_group_holds_the_tender_back_in_either_version() {
     let report = pass(&mut tender);
     match report.hindrance {
         Some(Hindrance::ControlGroup { left }) => assert!(left <= 64 << 20, "{left}"),
-        // The machine itself has less than that in free huge pages.
+        // The machine itself has less than that.
         hindrance => {
-            assert!(matches!(hindrance, Some(Hindrance::NoFreeHugePages { .. })), "{report:?}");
+            assert!(matches!(hindrance, Some(Hindrance::LittleMemory { .. })), "{report:?}");
         }
     }
 }

@@ -130,6 +130,25 @@ impl Settings {
         Ok(true)
     }
 
+    /// Gives all programs transparent huge pages, and lets khugepaged collapse what has few holes within seconds, if that is
+    /// allowed; returns whether it is so now.
+    pub fn huge_pages_for_all(&mut self, root: &Root) -> Result<bool, LabError> {
+        let folder = root.path(FOLIOS);
+        let settings = [
+            ("enabled", "always"),
+            ("khugepaged/scan_sleep_millisecs", "1000"),
+            ("khugepaged/pages_to_scan", "65536"),
+            ("khugepaged/max_ptes_none", "51"),
+        ];
+        for (file, value) in settings {
+            let path = folder.join(file);
+            if !path.exists() || !self.choose(&path, &[value], value)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Has anonymous memory that asks for it be on folios of this size, and of no other, if that is allowed.
     /// Returns whether it is so now; a kernel that has no such folios is left alone.
     pub fn only_folios_of(&mut self, root: &Root, bytes: usize) -> Result<bool, LabError> {

@@ -86,6 +86,31 @@ fn a_change_is_put_back_on_drop_and_on_panic() {
 }
 
 #[test]
+fn huge_pages_for_all_programs_are_set_and_restored_or_refused_where_a_setting_is_missing() {
+    let (_dir, root) = machine(10, 7);
+    let folder = root.path(FOLIOS);
+    fs::create_dir_all(folder.join("khugepaged")).unwrap();
+    let files = [
+        ("enabled", "always [madvise] never\n", "always", "madvise"),
+        ("khugepaged/scan_sleep_millisecs", "10000\n", "1000", "10000"),
+        ("khugepaged/pages_to_scan", "4096\n", "65536", "4096"),
+        ("khugepaged/max_ptes_none", "511\n", "51", "511"),
+    ];
+    for (file, before, ..) in files {
+        fs::write(folder.join(file), before).unwrap();
+    }
+    let read = |file| fs::read_to_string(folder.join(file)).unwrap().trim().to_owned();
+    assert!(!Settings::none().huge_pages_for_all(&root).unwrap());
+    let mut settings = settings(&root);
+    assert!(settings.huge_pages_for_all(&root).unwrap());
+    files.iter().for_each(|(file, _, set, _)| assert_eq!(read(file), *set));
+    settings.restore().unwrap();
+    files.iter().for_each(|(file, .., before)| assert_eq!(read(file), *before));
+    fs::remove_file(folder.join("khugepaged/max_ptes_none")).unwrap();
+    assert!(!settings.huge_pages_for_all(&root).unwrap());
+}
+
+#[test]
 fn huge_pages_are_added_to_what_is_free_and_taken_back() {
     let (_dir, root) = machine(10, 7);
     let mut settings = settings(&root);
