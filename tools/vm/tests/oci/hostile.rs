@@ -1,0 +1,2 @@
+use hugekit_testing::trials::Checks;
+pub(crate) const CHECKS: Checks = &[];
