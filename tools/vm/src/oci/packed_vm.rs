@@ -37,9 +37,10 @@ impl PackedVm {
         let (layers, config) = folder.image(reference.tag.as_deref())?;
         let mut most = MOST_FRAMES;
         let mut open = |layer: &FramedLayer, chunks| {
+            // The blob has the bytes that its descriptor claims: they bound the number of frames.
+            let (blob, digest) = (folder.blob(&layer.frames)?, layer.frames.digest);
             let table = folder.table(layer, chunks, most)?;
             most -= table.frames().len() as u64;
-            let (blob, digest) = (folder.blob(&layer.frames)?, layer.frames.digest);
             Ok::<_, OciError>(FramedFile { table, blob, path: folder.path_of(&digest), digest })
         };
         let memory = open(&layers.saved[0].memory, Chunks::All)?;

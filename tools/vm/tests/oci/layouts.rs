@@ -128,7 +128,7 @@ fn deltas_are_applied_or_kept_as_files() {
 }
 
 /// All files of a folder.
-fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(crate) fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
