@@ -18,6 +18,7 @@ mod errors;
 mod image;
 mod kinds;
 mod numbers;
+mod oci;
 mod pool;
 mod progress;
 mod region;
@@ -48,6 +49,8 @@ mod _hugekit {
     use crate::errors::SnapshotLost;
     #[pymodule_export]
     use crate::image::Image;
+    #[pymodule_export]
+    use crate::oci::{pack_vm, unpack_vm};
     #[pymodule_export]
     use crate::pool::{Pool, default_pools, trim};
     #[pymodule_export]

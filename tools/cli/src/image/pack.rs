@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use hugekit_machine::size::Size;
-use hugekit_terminal::text::write_out;
+use hugekit_terminal::text::{count, write_out};
 use hugekit_vm::oci::{PackOptions, PackReport, pack};
 
 use super::of_oci;
@@ -92,13 +92,13 @@ impl Pack {
             .map_or("no working set".to_owned(), |bytes| format!("working set of {}", size(bytes)));
         let deltas: u64 = report.delta_bytes.iter().sum();
         format!(
-            "{}: {} of memory, {} not zero, packed in {}; {} in {} deltas; {set}\n{}\n",
+            "{}: {} of memory, {} not zero, packed in {}; {} in {}; {set}\n{}\n",
             self.output.display(),
             size(report.memory_bytes),
             size(report.data_bytes),
             size(report.packed_bytes),
             size(deltas),
-            report.delta_bytes.len(),
+            count(report.delta_bytes.len() as u64, "delta"),
             report.digest,
         )
     }

@@ -6,15 +6,16 @@ pub(crate) fn is_whole(bytes: &[u8]) -> bool {
     parts.is_some_and(|(state, sum)| !state.is_empty() && crc64(state) == u64::from_le_bytes(*sum))
 }
 
-/// The version of the format, such as `11.0.0`: it follows a number that begins each state of an architecture. `None` if a
-/// state does not begin so.
+/// The version of the format, such as `11.0.0`. It follows a number of eight bytes whose last four are the same for all
+/// architectures; that number is at the beginning, or behind one byte (1.17). `None` if a state does not begin so.
 pub(crate) fn version(state: &[u8]) -> Option<String> {
-    const MAGIC: u64 = 0x0710_1984_0000_0000;
-    let (magic, text) = state.split_first_chunk()?;
-    if u64::from_le_bytes(*magic) & 0xffff_ffff_0000_0000 != MAGIC {
-        return None;
-    }
-    // Releases since 1.13 write the length of the text as a byte, and earlier ones as a number of eight bytes.
+    const MAGIC: [u8; 4] = 0x0710_1984_u32.to_le_bytes();
+    let begin = &state[..state.len().min(9)];
+    let text = [8, 9].into_iter().find_map(|end| {
+        let number = begin.get(..end)?;
+        number.ends_with(&MAGIC).then(|| &state[end..])
+    })?;
+    // The length of the text is a byte (1.17), or a number of eight bytes.
     let of_byte = text.split_first().map(|(&len, text)| (usize::from(len), text));
     let of_word = text
         .split_first_chunk()
@@ -62,13 +63,13 @@ mod tests {
     fn version_is_read_in_both_forms_and_nothing_else_is_one() {
         let x86 = 0x0710_1984_8664_0000_u64.to_le_bytes();
         let state = |parts: &[&[u8]]| [&x86[..], &parts.concat()].concat();
-        let since = state(&[b"\x0611.0.0", b"more"]);
+        let since = [&[0][..], &state(&[b"\x0611.0.0", b"more"])].concat();
         let before = state(&[&5_u64.to_le_bytes(), b"6.0.0", b"more"]);
         assert_eq!(
             (version(&since), version(&before)),
             (Some("11.0.0".into()), Some("6.0.0".into()))
         );
-        assert_eq!(version(&since[..14]), None);
+        assert_eq!(version(&since[..15]), None);
         for other in [&b"\x0611.0.x"[..], b"\x0411.0", b"\xff", b"", b"\x06+1.0.0"] {
             assert_eq!(version(&state(&[other])), None, "{other:?}");
         }
