@@ -46,6 +46,7 @@ use crate::tend::as_python;
 /// >>> packed["memory_bytes"], packed["data_bytes"], back["written_bytes"]
 /// (1052672, 4096, 4096)
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 #[pyo3(signature = (state, memory, output, *, deltas=Vec::new(), working_set=None, tag=None))]
 pub(crate) fn pack_vm(
     py: Python<'_>,

@@ -1,6 +1,7 @@
 //! The JSON documents of a layout: its index, the manifest of an image, and the configuration of a packed VM.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
 use hugekit_machine::cpu::{CpuModel, Vendor, cpu_model};
 use serde::de::DeserializeOwned;
@@ -142,7 +143,7 @@ pub(crate) struct FramedLayer {
     pub(crate) frames: Descriptor,
 }
 
-/// What one checkpoint has saved.
+/// The layers of one checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct SavedLayers {
     pub(crate) state: Descriptor,
@@ -249,7 +250,48 @@ pub struct VmConfig {
     pub cpu: PackedCpu,
     /// The memory of the VM.
     pub memory: PackedSize,
+    /// The moment of each state: a disk that was written later is not of it. Moments may be missing.
+    #[serde(default)]
+    pub(crate) saved_at: Vec<Moment>,
     chunk_bytes: u64,
+}
+
+/// A time since 1970, of a file: seconds and nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "(u64, u32)", try_from = "(u64, u32)")]
+pub(crate) struct Moment(Duration);
+
+/// The error of numbers that are no time of a file.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a moment has at most 2^34 seconds, and fewer than 10^9 nanoseconds")]
+pub(crate) struct NoMoment;
+
+impl Moment {
+    pub(crate) fn of(time: SystemTime) -> Option<Self> {
+        time.duration_since(SystemTime::UNIX_EPOCH).ok().map(Self)
+    }
+
+    pub(crate) fn time(self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + self.0
+    }
+}
+
+impl From<Moment> for (u64, u32) {
+    fn from(Moment(time): Moment) -> Self {
+        (time.as_secs(), time.subsec_nanos())
+    }
+}
+
+impl TryFrom<(u64, u32)> for Moment {
+    type Error = NoMoment;
+
+    fn try_from((seconds, nanoseconds): (u64, u32)) -> Result<Self, NoMoment> {
+        // ext4 has no later times.
+        match seconds < 1 << 34 && nanoseconds < 1_000_000_000 {
+            true => Ok(Self(Duration::new(seconds, nanoseconds))),
+            false => Err(NoMoment),
+        }
+    }
 }
 
 /// A VMM, and the version of the snapshots that it writes.
@@ -265,7 +307,7 @@ pub struct VmmVersion {
 /// A CPU model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackedCpu {
-    /// As Rust names it: `x86_64`, `aarch64`.
+    /// `x86_64` or `aarch64`, by the names that Rust uses.
     pub architecture: String,
     /// `intel`, `amd` or `other`.
     pub vendor: String,
@@ -309,7 +351,7 @@ pub struct PackedSize {
 
 impl VmConfig {
     /// The configuration of a VM with this state and memory.
-    pub(crate) fn new(state: &[u8], bytes: u64) -> Self {
+    pub(crate) fn new(state: &[u8], bytes: u64, saved_at: Vec<Moment>) -> Self {
         let snapshot_version = state_file::version(state);
         let mut layouts = regions::sizes(bytes);
         let regions = if layouts.len() == 1 { layouts.remove(0) } else { Vec::new() };
@@ -318,6 +360,7 @@ impl VmConfig {
             vmm: VmmVersion { name: "firecracker".to_owned(), snapshot_version },
             cpu: PackedCpu::of_this_machine(),
             memory: PackedSize { bytes, regions },
+            saved_at,
             chunk_bytes: CHUNK,
         }
     }
@@ -398,7 +441,8 @@ mod tests {
 
     #[test]
     fn configuration_survives_its_bytes_and_other_versions_and_sizes_are_refused() {
-        let config = VmConfig::new(b"state", 1 << 30);
+        let moment = Moment::of(SystemTime::now()).unwrap();
+        let config = VmConfig::new(b"state", 1 << 30, vec![moment]);
         assert_eq!(config.memory.regions, [1 << 30]);
         let bytes = serde_json::to_vec(&config).unwrap();
         assert_eq!(VmConfig::of_bytes(&bytes).unwrap(), config);
@@ -419,5 +463,8 @@ mod tests {
             assert!(matches!(refused(change), OciError::Memory { .. }));
         }
         assert!(matches!(VmConfig::of_bytes(b"{}"), Err(OciError::Document { .. })));
+        for (seconds, nanoseconds) in [(1 << 34, 0), (u64::MAX, 0), (0, 1_000_000_000)] {
+            assert!(Moment::try_from((seconds, nanoseconds)).is_err());
+        }
     }
 }

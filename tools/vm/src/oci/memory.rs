@@ -78,7 +78,7 @@ pub(crate) struct Windows {
     decoder: Decoder,
     /// Bytes that are read of a blob together.
     together: u64,
-    /// Of the working set, the memory file, and each delta.
+    /// A window for the working set, the memory file, and each delta.
     files: Vec<Window>,
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::digest::Digest;
 use super::document::{
-    CONFIG, Descriptor, ImageIndex, LAYOUT, LayerKind, MANIFEST, Manifest, VmConfig,
+    CONFIG, Descriptor, ImageIndex, LAYOUT, LayerKind, MANIFEST, Manifest, Moment, VmConfig,
 };
 use super::error::OciError;
 use super::framed::{FramedFile, TOGETHER};
@@ -61,7 +61,7 @@ impl PackOptions {
     }
 }
 
-/// What was packed, in bytes.
+/// The sizes of a packed VM.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct PackReport {
@@ -95,28 +95,33 @@ pub fn pack(options: &PackOptions, tell: &dyn Fn(u64, u64)) -> Result<PackReport
         .iter()
         .map(|folder| Source::open(&folder.join(OutputKind::Delta.file_name())));
     let deltas: Vec<Source> = deltas.collect::<Result<_, _>>()?;
-    let states = options.deltas.iter().map(|folder| folder.join(STATE));
-    let states = [options.state.clone()].into_iter().chain(states).map(|path| read_state(&path));
-    let states: Vec<Vec<u8>> = states.collect::<Result<_, _>>()?;
+    let first = read_state(&options.state)?;
+    let later = options.deltas.iter().map(|folder| read_state(&folder.join(STATE)));
+    let later: Vec<SavedState> = later.collect::<Result<_, _>>()?;
+    let states = || [&first].into_iter().chain(&later);
     let set = working_set(options, &memory, &deltas)?;
     let total = memory.len() + deltas.iter().map(Source::len).sum::<u64>();
     let threads = options.threads.map_or_else(usual_threads, NonZeroUsize::get);
     let mut packer = Packer { folder, threads, blobs: BTreeMap::new(), layers: Vec::new() };
 
     let (mut files, mut done) = (Vec::new(), 0);
-    for (source, state) in [&memory].into_iter().chain(&deltas).zip(&states) {
+    for (source, state) in [&memory].into_iter().chain(&deltas).zip(states()) {
         let kind = if files.is_empty() { LayerKind::Memory } else { LayerKind::Delta };
-        packer.add_layer(LayerKind::State, state)?;
+        packer.add_layer(LayerKind::State, &state.bytes)?;
         files.push(packer.add_source(source, kind, &|bytes| tell(done + bytes, total))?);
         done += source.len();
     }
     let packed_bytes: Vec<u64> = files.iter().map(|file| file.table.size()).collect();
-    let packed = PackedMemory::new(files.remove(0), files, state_id(&states[0]))?;
+    let packed = PackedMemory::new(files.remove(0), files, state_id(&first.bytes))?;
+    let set = set.filter(|set| set.bytes() > 0);
     if let Some(set) = &set {
         packer.add_working_set(&packed, set)?;
     }
-    let last = states.last().expect("the first one is there");
-    let digest = packer.add_manifest(&VmConfig::new(last, memory.len()))?;
+    // A moment before 1970 is none.
+    let moments = states().map(|state| state.moment).collect::<Option<_>>();
+    let last = later.last().unwrap_or(&first);
+    let config = VmConfig::new(&last.bytes, memory.len(), moments.unwrap_or_default());
+    let digest = packer.add_manifest(&config)?;
     let report = PackReport {
         digest: digest.to_string(),
         memory_bytes: memory.len(),
@@ -135,9 +140,19 @@ pub(crate) fn usual_threads() -> usize {
     std::thread::available_parallelism().map_or(2, NonZeroUsize::get).max(2)
 }
 
-fn read_state(path: &Path) -> Result<Vec<u8>, OciError> {
-    let read = input::open(path).and_then(|file| input::read(&file, LONGEST_STATE));
-    read.map_err(|source| OciError::Input { path: path.to_owned(), source })
+/// The state of a VM's devices, and the time of its file: that of the pause, after `hugekit checkpoint`.
+struct SavedState {
+    bytes: Vec<u8>,
+    moment: Option<Moment>,
+}
+
+fn read_state(path: &Path) -> Result<SavedState, OciError> {
+    let read = || {
+        let file = input::open(path)?;
+        let moment = Moment::of(file.metadata()?.modified()?);
+        Ok(SavedState { bytes: input::read(&file, LONGEST_STATE)?, moment })
+    };
+    read().map_err(|source| OciError::Input { path: path.to_owned(), source })
 }
 
 /// The set that was named, which must be of this memory; or the one beside the memory, if it is.

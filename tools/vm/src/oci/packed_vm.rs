@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::digest::Digest;
 use super::document::{FramedLayer, Layers, VmConfig};
 use super::error::OciError;
 use super::framed::FramedFile;
@@ -21,8 +22,9 @@ pub struct PackedVm {
     pub(crate) layers: Layers,
     pub(crate) config: VmConfig,
     pub(crate) memory: PackedMemory,
-    /// The file of the VM's devices.
+    /// The file of the VM's devices, and its name.
     pub(crate) state: Vec<u8>,
+    state_digest: Digest,
 }
 
 impl PackedVm {
@@ -50,12 +52,12 @@ impl PackedVm {
         let set = layers.working_set.as_ref().map(|set| open(set, Chunks::Some)).transpose()?;
         set.as_ref().map_or(Ok(()), |set| check_length(set, config.memory.bytes))?;
         let first = folder.state(&layers.saved[0].state)?;
-        let state = match &layers.saved[1..] {
-            [] => first.clone(),
-            [.., last] => folder.state(&last.state)?,
+        let (state, state_digest) = match &layers.saved[1..] {
+            [] => (first.clone(), layers.saved[0].state.digest),
+            [.., last] => (folder.state(&last.state)?, last.state.digest),
         };
         let memory = PackedMemory::new(memory, deltas, state_id(&first))?.with_working_set(set);
-        Ok(Self { reference, folder, layers, config, memory, state })
+        Ok(Self { reference, folder, layers, config, memory, state, state_digest })
     }
 
     /// The configuration.
@@ -67,8 +69,7 @@ impl PackedVm {
     /// The file with the state of the VM's devices, which is a blob of the layout.
     #[must_use]
     pub fn state_path(&self) -> PathBuf {
-        let last = self.layers.saved.last().expect("there is at least one");
-        self.folder.path_of(&last.state.digest)
+        self.folder.path_of(&self.state_digest)
     }
 }
 

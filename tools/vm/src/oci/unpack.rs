@@ -24,7 +24,7 @@ use super::packed_vm::PackedVm;
 use crate::checkpoint::output::{OutputKind, STATE, series_folder};
 use crate::pager::working_set::{Version, WorkingSet, path_beside};
 
-/// What is unpacked.
+/// A layout, and the folder that is made of it.
 #[derive(Clone, Debug)]
 pub struct UnpackOptions {
     /// The layout, or `LAYOUT:TAG`.
@@ -37,7 +37,7 @@ pub struct UnpackOptions {
     pub threads: Option<NonZeroUsize>,
 }
 
-/// What was unpacked.
+/// The files of an unpacked VM.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct UnpackReport {
@@ -130,7 +130,8 @@ impl Unpacker<'_> {
         };
         let memory = self.write(&wanted, &reader, 0, written)?;
         let others = self.working_set("", &[&memory])?;
-        let states = vec![(STATE.to_owned(), self.file_of(&self.vm.state)?)];
+        let last = self.vm.layers.saved.len() - 1;
+        let states = vec![(STATE.to_owned(), self.state(last, &self.vm.state)?)];
         let memory = vec![(OutputKind::Full.file_name().to_owned(), memory)];
         Ok(Unpacked { states, memory, written, others })
     }
@@ -145,7 +146,8 @@ impl Unpacker<'_> {
         {
             let kind = if number == 1 { OutputKind::Full } else { OutputKind::Delta };
             let folder = series_folder(number);
-            let state = self.file_of(&self.vm.folder.state(&saved.state)?)?;
+            let state = self.vm.folder.state(&saved.state)?;
+            let state = self.state(number as usize - 1, &state)?;
             states.push((format!("{folder}/{STATE}"), state));
             let runs = runs(file);
             let wanted = Wanted { length: file.table.length(), runs: &runs };
@@ -163,6 +165,16 @@ impl Unpacker<'_> {
         let files: Vec<&NewFile> = memory.iter().map(|(_, file)| file).collect();
         let others = self.working_set(&format!("{}/", series_folder(1)), &files)?;
         Ok(Unpacked { states, memory, written: total, others })
+    }
+
+    /// A state with the time of its pause: a disk that is newer is not of it.
+    fn state(&self, number: usize, bytes: &[u8]) -> Result<NewFile, OciError> {
+        let file = self.file_of(bytes)?;
+        if let Some(moment) = self.vm.config.saved_at.get(number) {
+            let set = file.file().set_modified(moment.time());
+            set.map_err(|source| self.folder.refused(source))?;
+        }
+        Ok(file)
     }
 
     fn file_of(&self, bytes: &[u8]) -> Result<NewFile, OciError> {

@@ -264,7 +264,7 @@ impl Source {
         memory.working_set().map(WorkingSet::new)
     }
 
-    /// Bytes of the working set that are read together, if no others are to be read between them.
+    /// The unit in which the source reads: of others, nothing is read twice. `None` if it reads any bytes.
     pub(crate) fn unit(&self) -> Option<u64> {
         matches!(self.bytes, Bytes::Packed(..)).then_some(CHUNK)
     }
@@ -428,7 +428,7 @@ impl Source {
 #[derive(Debug)]
 pub(crate) struct AheadOfSource<'a> {
     source: &'a Source,
-    /// Of a packed VM, whose blobs are read by larger pieces than those that are asked for.
+    /// Set for a packed VM, whose blobs are read by larger pieces than those that are asked for.
     windows: Option<Windows>,
 }
 

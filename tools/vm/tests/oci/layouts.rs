@@ -118,7 +118,11 @@ fn deltas_are_applied_or_kept_as_files() {
     let kept = ["series/000001/memory", "series/000002/memory.delta", "series/000003/memory.delta"];
     assert_eq!(series.memory, kept.map(|name| saved.path(name)));
     assert_eq!(series.state, saved.path("series/000003/vmstate"));
+    let modified =
+        |folder: PathBuf| fs::metadata(folder.join("vmstate")).unwrap().modified().unwrap();
+    assert_eq!(modified(saved.path("back")), modified(saved.saved(2)));
     for (number, path) in series.memory.iter().enumerate() {
+        assert_eq!(modified(path.parent().unwrap().into()), modified(saved.saved(number)));
         let name = path.file_name().unwrap();
         let original = saved.saved(number);
         assert!(fs::read(path).unwrap() == fs::read(original.join(name)).unwrap(), "{number}");

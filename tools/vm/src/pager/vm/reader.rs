@@ -144,6 +144,24 @@ impl Reader<'_> {
         {
             return Ok(());
         }
+        let unit = match self.vm.source.unit() {
+            // Zeroes of the working set are supplied, too.
+            Some(unit) if !is_wanted => unit.max(self.vm.layout.page()),
+            _ => return self.read_part(piece, is_wanted),
+        };
+        // Only units that are not there yet: each one would be decompressed again.
+        let mut left = piece.offsets();
+        while let Some(missing) = self.vm.missing(left.clone()) {
+            let start = (missing.start / unit * unit).max(left.start);
+            let end = missing.end.next_multiple_of(unit).min(left.end);
+            let address = piece.address + (start - piece.offset);
+            self.read_part(Piece { address, offset: start, len: end - start }, is_wanted)?;
+            left.start = end;
+        }
+        Ok(())
+    }
+
+    fn read_part(&mut self, piece: Piece, is_wanted: bool) -> Result<(), ReaderEnd> {
         let mut room = self.empty.recv().map_err(|_| ReaderEnd::Hung)?;
         let source = &mut self.source;
         let found = self.vm.find_by(piece, &mut room, |offset, to| source.read(offset, to));
