@@ -18,7 +18,7 @@ use hugekit_vm::oci::OciError;
 use crate::socket;
 use hugekit_terminal::outcome::Remedied;
 
-/// Hold memory that many programs map privately, on huge pages; pack saved VMs for other hosts.
+/// Hold memory that programs map privately; pack VMs for registries.
 ///
 /// A broker (`hugekit broker`) holds the images of `load`, `list`, `drop` and `save`. `hugekit lease --image NAME` starts a
 /// program with one. `pack` and `unpack` need no broker: they make and read OCI image layouts, which registries store.

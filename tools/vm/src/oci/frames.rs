@@ -4,7 +4,7 @@
 //! bytes, and its hash says that it need not be read.
 
 use std::io::{self, BufReader, Read};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::OnceLock;
 
 use zstd_safe::{CCtx, DCtx, DParameter, InBuffer, OutBuffer};
@@ -97,7 +97,7 @@ impl Frame {
 
 /// Chunks of a file that a table has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chunks {
+pub(crate) enum Chunks {
     /// All of them, in their order.
     All,
     /// Some of them, ascending.
@@ -106,7 +106,7 @@ pub enum Chunks {
 
 /// All frames of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FrameTable {
+pub(crate) struct FrameTable {
     length: u64,
     frames: Vec<Frame>,
 }
@@ -114,10 +114,7 @@ pub struct FrameTable {
 impl FrameTable {
     /// Reads a table of frames that have `size` bytes together, and of at most `most` frames. Nothing of it is believed,
     /// and no more memory is allocated than it has frames.
-    ///
-    /// # Errors
-    /// It is none, is compressed in another way, or does not fit the frames.
-    pub fn read(
+    pub(crate) fn read(
         compressed: impl Read,
         size: u64,
         chunks: Chunks,
@@ -134,24 +131,23 @@ impl FrameTable {
             from.read_exact(&mut entry).map_err(FrameError::Unreadable)?;
             let frame = read_entry(&entry, start);
             let chunk = u64::from(frame.chunk);
-            let behind = if chunks == Chunks::All { next + 1 } else { chunks_of(length) };
-            check(number, "part of the file", chunk, next..behind)?;
+            let last = if chunks == Chunks::All { next } else { chunks_of(length) - 1 };
+            check(number, "part of the file", chunk, next..=last)?;
             let longest = zstd_safe::compress_bound(CHUNK as usize) as u64;
             let left = (size - start).min(longest);
-            check(number, "bytes", frame.bytes.into(), SHORTEST.into()..left + 1)?;
+            check(number, "bytes", frame.bytes.into(), SHORTEST.into()..=left)?;
             (start, next) = (frame.end(), chunk + 1);
             frames.push(frame);
         }
-        check(count, "end", start, size..size + 1)?;
+        check(count, "end", start, size..=size)?;
         match from.read(&mut [0]).map_err(FrameError::Unreadable)? {
             0 => Ok(Self { length, frames }),
             _ => Err(FrameError::Unreadable(io::Error::other("it goes on behind its last frame"))),
         }
     }
 
-    /// Returns the bytes of the file.
-    #[must_use]
-    pub fn length(&self) -> u64 {
+    /// Bytes of the file.
+    pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
@@ -220,13 +216,13 @@ fn read_header(
         VERSION => {}
         found => return Err(FrameError::Newer { found }),
     }
-    check(0, "bytes of the file", half(12).into(), CHUNK..CHUNK + 1)?;
+    check(0, "bytes of the file", half(12).into(), CHUNK..=CHUNK)?;
     let (length, count) = (word(16), word(24));
-    check(0, "length of the file behind that", length, 1..MOST_FRAMES * CHUNK + 1)?;
+    check(0, "length of the file behind that", length, 1..=MOST_FRAMES * CHUNK)?;
     let all = chunks_of(length);
-    let fitting = if chunks == Chunks::All { all..all + 1 } else { 0..all + 1 };
+    let fitting = if chunks == Chunks::All { all..=all } else { 0..=all };
     check(0, "number behind that", count, fitting)?;
-    check(0, "number behind that", count, 0..most.min(size / u64::from(SHORTEST)) + 1)?;
+    check(0, "number behind that", count, 0..=most.min(size / u64::from(SHORTEST)))?;
     Ok((length, count))
 }
 
@@ -245,14 +241,18 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("a part of that length")
 }
 
-fn check(frame: u64, of: &'static str, found: u64, fitting: Range<u64>) -> Result<(), FrameError> {
+fn check(
+    frame: u64,
+    of: &'static str,
+    found: u64,
+    fitting: RangeInclusive<u64>,
+) -> Result<(), FrameError> {
     if fitting.contains(&found) {
         return Ok(());
     }
-    let last = fitting.end.saturating_sub(1);
-    let allowed = match fitting.start {
-        first if first < last => format!("{first} to {last}"),
-        first if first == last => first.to_string(),
+    let allowed = match fitting.into_inner() {
+        (first, last) if first < last => format!("{first} to {last}"),
+        (first, last) if first == last => first.to_string(),
         _ => "none".to_owned(),
     };
     Err(FrameError::Table { frame, of, found, allowed })

@@ -27,15 +27,14 @@ pub(crate) fn blob_name(digest: &Digest) -> String {
 
 /// A folder and an image in it, as skopeo names them: `PATH` or `PATH:TAG`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reference {
+pub(crate) struct Reference {
     pub(crate) path: PathBuf,
     pub(crate) tag: Option<String>,
 }
 
 impl Reference {
     /// Splits a tag from a path, unless the whole text is a folder that exists.
-    #[must_use]
-    pub fn parse(text: &Path) -> Self {
+    pub(crate) fn parse(text: &Path) -> Self {
         let whole = || Self { path: text.to_owned(), tag: None };
         if text.is_dir() {
             return whole();

@@ -223,8 +223,8 @@ const CASES: &[Case] = &[
         "config of a container",
         |l| {
             l.change(|m| {
-                m["config"]["mediaType"] = "application/vnd.oci.image.config.v1+json".into()
-            })
+                m["config"]["mediaType"] = "application/vnd.oci.image.config.v1+json".into();
+            });
         },
         refused!(OciError::NoVm { .. }),
     ),
@@ -289,8 +289,8 @@ const CASES: &[Case] = &[
         "compressed container layer",
         |l| {
             l.change(|m| {
-                m["layers"][0]["mediaType"] = "application/vnd.oci.image.layer.v1.tar+gzip".into()
-            })
+                m["layers"][0]["mediaType"] = "application/vnd.oci.image.layer.v1.tar+gzip".into();
+            });
         },
         refused!(OciError::Layer { number: 0, .. }),
     ),
@@ -500,8 +500,9 @@ fn memory_without_room_is_refused_before_it_is_written() {
     let layout = Layout::copy_of(&Layout::packed());
     let found = rustix::fs::statvfs(&layout.path).unwrap();
     let free = found.f_bavail * found.f_frsize;
-    let count = free / CHUNK as u64 + 1;
-    if count > 1 << 20 {
+    // Other programs may free some of the rest meanwhile.
+    let count = free / CHUNK as u64 * 3 / 2 + 1;
+    if count > 1 << 21 {
         skip(format!("{free} bytes are free: too many for a test"));
     }
     let part = frame(&[1; CHUNK]);
