@@ -1,6 +1,8 @@
 //! Each published crate has a README of its own, both licences, and words by which it is found: a registry keeps a mistake
-//! permanently. No crate uses a crate of a wing that is closed to it, except in its tests.
+//! permanently. No crate uses a crate of a wing that is closed to it, except in its tests. The command, which runs as root,
+//! links few crates of others.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -22,8 +24,17 @@ const WINGS: [(&str, &[&str]); 3] = [
     ("bindings", &["engine", "tools", "bindings"]),
 ];
 
+/// Crates of others that the command may link: each is code of strangers that runs as root.
+const MOST_OF_OTHERS: usize = 80;
+
 /// Fails at the first crate that lacks something, or uses a crate that is closed to it.
 pub(crate) fn check() -> Result<()> {
+    let tree = ["tree", "--package", "hugekit-cli", "--edges", "normal", "--prefix", "none"];
+    let linked = of_others(&output(&mut cargo(&tree))?);
+    ensure!(
+        linked <= MOST_OF_OTHERS,
+        "the command links {linked} crates of others: at most {MOST_OF_OTHERS} are wanted"
+    );
     let metadata = metadata()?;
     for package in metadata["packages"].as_array().context("cargo names no packages")? {
         let wrong = beyond_walls(package, &root());
@@ -41,6 +52,12 @@ pub(crate) fn check() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Crates in the output of `cargo tree` that lie in no folder of this machine.
+fn of_others(tree: &str) -> usize {
+    let crates = tree.lines().map(|line| line.trim_end_matches(" (*)"));
+    crates.filter(|line| !line.is_empty() && !line.contains(" (/")).collect::<BTreeSet<_>>().len()
 }
 
 /// The first dependency that the package's wing may not use, if there is one.
@@ -102,6 +119,13 @@ mod tests {
             let found = beyond_walls(&package(folder, kind, other), Path::new("/r"));
             assert_eq!(found.is_some(), is_found, "{folder} {other}: {found:?}");
         }
+    }
+
+    #[test]
+    fn crates_of_others_are_counted_once() {
+        let tree = "hugekit-cli v0.1.0 (/r/tools/cli)\nanyhow v1.0.1\nhugekit-vm v0.1.0 (/r/tools/vm) (*)\n\
+                    anyhow v1.0.1 (*)\nserde_derive v1.0.2 (proc-macro)\nbitflags v1.3.2\nbitflags v2.1.0\n";
+        assert_eq!(of_others(tree), 4);
     }
 
     #[test]

@@ -122,7 +122,7 @@ pub(crate) fn reasons(
     }
 }
 
-/// Checks that so many bytes are available: the kernel would end a process. `wanted` says what for.
+/// Checks that `len` bytes are available: the kernel would end a process. `wanted` is for the error.
 pub(crate) fn check_available(len: usize, wanted: &str) -> PyResult<()> {
     if len < LOOK {
         return Ok(());

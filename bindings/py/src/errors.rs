@@ -14,6 +14,7 @@ use hugekit::{
 use hugekit_delta::DeltaError;
 use hugekit_tend::TendError;
 use hugekit_vm::checkpoint::{CheckpointError, ForkError as VmForkError};
+use hugekit_vm::oci::OciError;
 use hugekit_warm::WarmError;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -109,6 +110,12 @@ impl From<TendError> for Raised {
 
 impl From<CheckpointError> for Raised {
     fn from(error: CheckpointError) -> Self {
+        raised(error.kind(), &error, error.remedy().map(str::to_owned))
+    }
+}
+
+impl From<OciError> for Raised {
+    fn from(error: OciError) -> Self {
         raised(error.kind(), &error, error.remedy().map(str::to_owned))
     }
 }

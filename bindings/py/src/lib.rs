@@ -20,6 +20,7 @@ mod errors;
 mod image;
 mod kinds;
 mod numbers;
+mod oci;
 mod pool;
 mod progress;
 mod region;
@@ -53,6 +54,8 @@ mod _hugekit {
     use crate::errors::SnapshotLost;
     #[pymodule_export]
     use crate::image::Image;
+    #[pymodule_export]
+    use crate::oci::{pack_vm, unpack_vm};
     #[pymodule_export]
     use crate::pool::{Pool, default_pools, trim};
     #[pymodule_export]

@@ -27,7 +27,7 @@ pub(crate) struct Staging {
     serving: Option<&'static str>,
 }
 
-/// What is still to be copied.
+/// The work that is left.
 struct Work {
     groups: Vec<StagedGroup>,
     of_regions: Vec<OfRegion>,
@@ -162,7 +162,7 @@ impl Work {
 
 #[pymethods]
 impl Staging {
-    /// Copy what is not copied yet, without the GIL, and lift the protection.
+    /// Copy the rest without the GIL, and lift the protection.
     fn copy(&self, py: Python<'_>) -> PyResult<()> {
         let work = self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
         let work = work.ok_or_else(|| PyValueError::new_err("it was copied already"))?;

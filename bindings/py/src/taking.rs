@@ -20,7 +20,7 @@ use crate::strided::{ArrayMemory, GAPS};
 
 /// Arrays of one moment.
 pub(crate) struct Taken<T> {
-    /// One for each array, in their order.
+    /// The bytes of each array, in the order of the arrays.
     pub(crate) arrays: Vec<TakenBytes>,
     /// The result for all arrays that are [`Made`](TakenBytes::Made), in their order.
     pub(crate) made: T,
@@ -135,7 +135,7 @@ impl<'a> Taking<'a> {
         }
     }
 
-    /// Copies what is to be copied, at the same moment.
+    /// Copies the arrays that must be copied, at the same moment.
     fn copied(self) -> PyResult<Vec<TakenBytes>> {
         let of = |(plan, memory): (Plan, &&ArrayMemory)| {
             Ok(match (plan, memory) {

@@ -48,6 +48,29 @@ def test_vm_is_saved_and_then_its_changes():
     )
 
 
+def test_saved_vm_is_packed_with_its_delta_and_unpacked():
+    with_guest(
+        "hugekit.checkpoint_vm(api, folder / 'full')",
+        "hugekit.checkpoint_vm(api, folder / 'delta', previous=[folder / 'full'])",
+        "files = folder / 'full/vmstate', folder / 'full/memory'",
+        "packed = hugekit.pack_vm(*files, folder / 'layout', deltas=[folder / 'delta'], tag='v1')",
+        "assert len(packed['delta_bytes']) == 1 and packed['digest'].startswith('sha256:'), packed",
+        "back = hugekit.unpack_vm(f\"{folder / 'layout'}:v1\", folder / 'back')",
+        "assert pathlib.Path(back['state']).read_bytes() == (folder / 'delta/vmstate').read_bytes()",
+        "series = hugekit.unpack_vm(folder / 'layout', folder / 'series', keep_deltas=True)",
+        "assert pathlib.Path(series['memory'][0]).read_bytes() == (folder / 'full/memory').read_bytes()",
+        "delta = (folder / 'delta/memory.delta').read_bytes()",
+        "assert pathlib.Path(series['memory'][1]).read_bytes() == delta",
+        "(folder / 'layout/index.json').write_text('{}')",
+        "try:",
+        "    hugekit.unpack_vm(folder / 'layout', folder / 'other')",
+        "except ValueError as refused:",
+        "    assert 'index.json' in str(refused) and not (folder / 'other').exists()",
+        "else:",
+        "    raise AssertionError('an index without images was read')",
+    )
+
+
 def test_vm_has_children_which_have_children():
     with_guest(
         "def child(name):",

@@ -17,8 +17,12 @@ pub struct Header {
 }
 
 impl Header {
-    /// Checks that such a delta may be applied to a state of `length` bytes.
-    pub(crate) fn check_applies_to(
+    /// Checks that such a delta may be applied to a state of `length` bytes, for a program that reads changes where they
+    /// are instead of applying them.
+    ///
+    /// # Errors
+    /// It is of states of another length, or begins with another state than `current`.
+    pub fn check_applies_to(
         &self,
         length: u64,
         current: Option<StateId>,

@@ -14,9 +14,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, PROC_SUPER_MAGIC, Stat, Uid, XattrFlags, fchmod,
-    fchown, fremovexattr, fsetxattr, fstat, fstatfs, fsync, getxattr, linkat, openat, readlinkat,
-    renameat, statat, syncfs, unlinkat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, PROC_SUPER_MAGIC, RenameFlags, Stat, Uid,
+    XattrFlags, fchmod, fchown, fremovexattr, fsetxattr, fstat, fstatfs, fsync, getxattr, linkat,
+    openat, readlinkat, renameat, renameat_with, statat, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -64,21 +64,40 @@ impl NewFile {
     pub fn beside(place: impl AsRef<Path>) -> io::Result<Self> {
         let Place { folder, name, replaced } = Place::of(place.as_ref())?;
         let mode = if replaced.is_some() { PRIVATE } else { MODE };
-        let (file, partial) = match unnamed(&folder, mode) {
-            Ok(file) => (file, None),
-            // Whatever the reason: a folder that accepts no file says so again.
-            Err(_) => {
-                let (file, partial) = named(&folder, mode)?;
-                (file, Some(partial))
-            }
-        };
+        let (file, partial) = created(&folder, mode)?;
         let made = Self { folder, name, file, partial };
         // Before it has content, which others could read by a name.
         replaced.map_or(Ok(()), |replaced| replaced.protect(&made.file))?;
         Ok(made)
     }
 
-    /// Returns the file.
+    /// Makes a file, empty, that gets its place by [`put_into`](Self::put_into): its name may follow from its bytes.
+    ///
+    /// # Errors
+    /// The folder accepts no file.
+    pub fn within(folder: impl AsFd) -> io::Result<Self> {
+        let folder = folder.as_fd().try_clone_to_owned()?;
+        let (file, partial) = created(&folder, MODE)?;
+        Ok(Self { folder, name: OsString::new(), file, partial })
+    }
+
+    /// Gives the file a name that is free, in any folder of its file system. It is on the disk before.
+    ///
+    /// # Errors
+    /// The disk is full, something has the name, or the folder may not be changed.
+    pub fn put_into(mut self, folder: impl AsFd, name: &OsStr) -> io::Result<()> {
+        self.file.sync_all()?;
+        match &self.partial {
+            Some(partial) => {
+                renameat_with(&self.folder, partial, folder, name, RenameFlags::NOREPLACE)?;
+                self.partial = None;
+            }
+            None => link(&self.file, folder, name)?,
+        }
+        Ok(())
+    }
+
+    /// The file.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
@@ -153,8 +172,16 @@ impl Write for NewFile {
     }
 }
 
-/// Returns a file without a name, if the file system has such files and this process can name one
-/// later.
+/// A file, and the name that it has until it gets its place, if it has one.
+fn created(folder: &OwnedFd, mode: Mode) -> rustix::io::Result<(File, Option<OsString>)> {
+    match unnamed(folder, mode) {
+        Ok(file) => Ok((file, None)),
+        // Whatever the reason: a folder that accepts no file says so again.
+        Err(_) => named(folder, mode).map(|(file, partial)| (file, Some(partial))),
+    }
+}
+
+/// A file without a name, if the file system has such files and this process can name one later.
 fn unnamed(folder: &OwnedFd, mode: Mode) -> rustix::io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = openat(folder, c".", flags, mode)?;
@@ -185,7 +212,7 @@ fn unforeseen<T>(
     }
 }
 
-fn link(file: &File, folder: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
+fn link(file: &File, folder: impl AsFd, name: &OsStr) -> rustix::io::Result<()> {
     pass(Call::Linkat)?;
     linkat(CWD, path_of(file), folder, name, AtFlags::SYMLINK_FOLLOW)
 }
@@ -427,6 +454,32 @@ mod tests {
         let mut file = NewFile::beside(place)?;
         file.write_all(text.as_bytes())?;
         file.put(false)
+    }
+
+    #[test]
+    fn file_may_get_a_name_that_is_free_in_another_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let [above, below] = [folder.path(), &inner].map(|path| open_folder(CWD, path).unwrap());
+        let by_name = |mode| {
+            let (file, partial) = named(&above, mode).unwrap();
+            let folder = above.try_clone().unwrap();
+            NewFile { folder, name: OsString::new(), file, partial: Some(partial) }
+        };
+        for (name, mut new) in
+            [("unnamed", NewFile::within(&above).unwrap()), ("named", by_name(MODE))]
+        {
+            new.write_all(b"text").unwrap();
+            new.put_into(&below, name.as_ref()).unwrap();
+            assert_eq!(fs::read(inner.join(name)).unwrap(), b"text");
+            for other in [NewFile::within(&above).unwrap(), by_name(MODE)] {
+                let refused = other.put_into(&below, name.as_ref()).unwrap_err();
+                assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+            }
+            assert_eq!(fs::read(inner.join(name)).unwrap(), b"text");
+        }
+        assert_eq!(names(folder.path()), ["inner"]);
     }
 
     #[test]

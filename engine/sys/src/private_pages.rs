@@ -100,7 +100,7 @@ impl PrivateBytes {
         unsafe { rustix::mm::mprotect(self.mapped.as_ptr().cast(), self.mapped_len, flags) }
     }
 
-    /// Gives the memory back to the kernel: what is touched again are zeroes.
+    /// Releases the memory to the kernel. Bytes that are touched again are zeroes.
     ///
     /// # Safety
     /// No thread uses the content, now or later.

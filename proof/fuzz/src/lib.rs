@@ -4,6 +4,7 @@
 //! bytes; every test run replays those that were kept (`corpus/`).
 
 mod delta;
+mod layout;
 mod lease;
 mod machine;
 mod record;
@@ -22,6 +23,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "machine", run: machine::run },
     Target { name: "lease", run: lease::run },
     Target { name: "delta", run: delta::run },
+    Target { name: "layout", run: layout::run },
 ];
 
 impl Target {

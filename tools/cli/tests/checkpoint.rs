@@ -31,6 +31,7 @@ fn main() {
         ("vm_that_a_pager_has_left_is_saved_and_restored", saved_and_restored),
         ("vm_is_forked_and_its_child_is_forked_again", forked),
         ("snapshot_is_cloned", cloned),
+        ("saved_vm_is_restored_from_a_layout_and_from_what_is_unpacked_of_it", packed),
     ];
     let others: Checks = &[("api_that_does_not_answer_is_an_error", no_api)];
     let trials = [trials(guests, lacking()), trials(others, None)].into_iter().flatten().collect();
@@ -45,9 +46,13 @@ fn hugekit(arguments: &[&str]) -> Command {
 
 /// A pager of a memory file and its deltas.
 fn pager(folder: &Path, memory: &[PathBuf]) -> Killed {
+    pager_of(folder, "--file", memory)
+}
+
+fn pager_of(folder: &Path, kind: &str, memory: &[PathBuf]) -> Killed {
     let log = fs::File::create(folder.join("log")).unwrap();
     let mut command = hugekit(&["pager", "--record", "0", "--socket"]);
-    command.arg(folder.join("p.sock")).arg("--file").args(memory).stderr(log);
+    command.arg(folder.join("p.sock")).arg(kind).args(memory).stderr(log);
     let pager = Killed(command.spawn().unwrap());
     await_words(folder, "listening at");
     pager
@@ -63,8 +68,13 @@ fn await_words(folder: &Path, words: &str) {
 
 fn restore(folder: &Path, name: &str, state: &Path, memory: &[PathBuf]) -> Firecracker {
     let _pager = pager(folder, memory);
+    restore_by_pager(folder, name, state)
+}
+
+fn restore_by_pager(folder: &Path, name: &str, state: &Path) -> Firecracker {
     let vmm = Firecracker::start(folder, name).unwrap();
-    let from = Snapshot { state: state.to_owned(), memory: memory[0].clone() };
+    // The pager has the memory.
+    let from = Snapshot { state: state.to_owned(), memory: PathBuf::new() };
     vmm.load_by_handler(&from, &folder.join("p.sock"), true).unwrap();
     // Not of an earlier VM, which this pager may have taken over.
     await_words(folder, &format!("{}: complete", vmm.pid()));
@@ -303,6 +313,57 @@ fn deltas(folder: &Path, vmm: &mut Firecracker) {
         assert!(said.contains("the delta begins with state"), "{said}");
     }
     assert!(!folder.join("third").exists());
+}
+
+/// A full checkpoint and a delta go into a layout. The guest is restored from it by a pager, and from its files.
+fn packed() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let mut vmm = guest(folder);
+    saved(&save(folder, vmm.pid(), "vm.api", "full", &[]));
+    let changed = Request::Write { start: 16 << 20, len: 1 << 20, seed: 8 };
+    vmm.serial.ask(changed).unwrap();
+    await_end_of_output(vmm.pid()).unwrap();
+    saved(&save(folder, vmm.pid(), "vm.api", "first", &["full"]));
+    drop(vmm);
+    let image = |arguments: &[&str]| {
+        let output = hugekit(&["image"]).args(arguments).current_dir(folder).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let said = image(&["pack", "full", "--delta", "first", "--tag", "v1", "-o", "layout"]);
+    assert!(said.contains("in 1 delta;") && said.contains("sha256:"), "{said}");
+    let said = image(&["unpack", "layout:v1", "-o", "back", "--json"]);
+    let back: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(back["memory_bytes"], MEMORY << 20);
+    let pager = pager_of(folder, "--oci", &[folder.join("layout")]);
+    let log = fs::read_to_string(folder.join("log")).unwrap();
+    let state = log.split("state of the VM: ").nth(1).unwrap().lines().next().unwrap();
+    assert_eq!(fs::read(state).unwrap(), fs::read(folder.join("first/vmstate")).unwrap());
+    let lazy = restore_by_pager(folder, "lazy", state.as_ref());
+    drop(pager);
+    let memory = [folder.join("back/memory")];
+    let unpacked = restore(folder, "unpacked", &folder.join("back/vmstate"), &memory);
+    for mut vmm in [lazy, unpacked] {
+        for (start, len, seed) in [(16, 1, 8), (17, 31, 7)] {
+            let verify = Request::Verify { start: start << 20, len: len << 20, seed };
+            assert_eq!(vmm.serial.ask(verify).unwrap(), 0, "words differ");
+        }
+    }
+    let config: Value = packed_config(&folder.join("layout"));
+    assert_eq!(config["vmm"]["name"], "firecracker");
+    let version = config["vmm"]["snapshot_version"].as_str().unwrap();
+    assert_eq!(version.split('.').count(), 3, "{version}");
+}
+
+fn packed_config(layout: &Path) -> Value {
+    let blob = |descriptor: &Value| -> Value {
+        let digest = descriptor["digest"].as_str().unwrap().replace(':', "/");
+        serde_json::from_slice(&fs::read(layout.join("blobs").join(digest)).unwrap()).unwrap()
+    };
+    let index = fs::read(layout.join("index.json")).unwrap();
+    let index: Value = serde_json::from_slice(&index).unwrap();
+    blob(&blob(&index["manifests"][0])["config"])
 }
 
 fn saved(output: &Output) -> Value {

@@ -121,7 +121,7 @@ mod tests {
     /// Seconds from each collapse to the look at the range, and the waits.
     type Row<'a> = (&'a [(u32, Look)], &'a [u64]);
 
-    /// Looks at a range after each collapse, so many seconds later, and returns for how many it waits then.
+    /// Looks at a range this many seconds after each collapse, and returns for how many it waits then.
     fn waits(found: &[(u32, Look)]) -> Vec<u64> {
         let (mut history, mut now) = (History::default(), Instant::now());
         let mut waits = Vec::new();

@@ -1,6 +1,6 @@
 //! Whether a process loads data: its memory grows quickly.
 //!
-//! What is collapsed during a load is soon split again, because the program and its allocator move what they read. So the
+//! A range that is collapsed during a load is soon split again, because the program and its allocator move what they read. So the
 //! tender waits for the end of the load.
 
 use std::time::{Duration, Instant};

@@ -10,5 +10,6 @@ pub mod checkpoint;
 pub mod cloud_hypervisor;
 mod devices;
 mod firecracker;
+pub mod oci;
 pub mod pager;
 mod vmm;

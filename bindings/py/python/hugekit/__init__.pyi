@@ -1243,6 +1243,79 @@ def fork_vm(
     ...     print(error)
     0 children: from 1 to 64 can be forked at once
     """
+def pack_vm(
+    state: _Path,
+    memory: _Path,
+    output: _Path,
+    *,
+    deltas: Sequence[_Path] = [],
+    working_set: _Path | None = None,
+    tag: str | None = None,
+) -> dict[str, Any]:
+    """Pack a saved VM as an OCI image layout, which skopeo and oras copy to any registry. The same
+    files make the same layout.
+
+    Args:
+        state: the file with the state of the VM's devices, such as ``vmstate`` of a checkpoint.
+        memory: the file with the VM's memory, such as ``memory`` of a checkpoint.
+        output: the folder to make. It is complete or absent. Ctrl-C has an effect when it is
+            complete.
+        deltas: folders of later checkpoints, the oldest first, each with ``vmstate`` and
+            ``memory.delta``.
+        working_set: the file with the memory that the VM touches first, as ``hugekit pager`` has
+            recorded it. By default the file beside ``memory``, if it is of this memory.
+        tag: the tag of the image in the layout.
+
+    Returns:
+        The output of ``hugekit image pack --json``, such as ``digest``, ``data_bytes`` and
+            ``total_bytes``.
+
+    Raises:
+        ValueError: the output exists, or a delta does not follow on the memory before it.
+        OSError: a file cannot be read, is written meanwhile, or the output cannot be written.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     state, memory = folder + "/vmstate", folder + "/memory"
+    ...     with open(state, "wb") as file:
+    ...         file.write(b"the devices")
+    ...     with open(memory, "wb") as file:
+    ...         file.write(bytes(1 << 20) + b"x" * 4096)
+    ...     packed = hugekit.pack_vm(state, memory, folder + "/layout")
+    ...     back = hugekit.unpack_vm(folder + "/layout", folder + "/back")
+    ...     with open(back["memory"][0], "rb") as file:
+    ...         file.read() == bytes(1 << 20) + b"x" * 4096
+    11
+    1052672
+    True
+    >>> packed["memory_bytes"], packed["data_bytes"], back["written_bytes"]
+    (1052672, 4096, 4096)
+    """
+def unpack_vm(layout: _Path, output: _Path, *, keep_deltas: bool = False) -> dict[str, Any]:
+    """Unpack a VM from an OCI image layout, into the folder of a checkpoint: ``vmstate`` and
+    ``memory``. All digests and hashes are compared. Zeroes of the memory are holes.
+
+    Args:
+        layout: the folder of the layout; of a layout with several images, ``LAYOUT:TAG``.
+        output: the folder to make. It is complete or absent. Ctrl-C has an effect when it is
+            complete.
+        keep_deltas: leave deltas as files, in the folders ``000001``, ``000002`` and so on, instead
+            of applying them.
+
+    Returns:
+        The output of ``hugekit image unpack --json``: the paths ``state`` and ``memory``, a list of
+            the memory file and its deltas, ``memory_bytes`` and ``written_bytes``.
+
+    Raises:
+        ValueError: the output exists, or something in the layout contradicts its digest or hash.
+        OSError: the layout cannot be read, or the output cannot be written.
+        MemoryError: the file system has no room for the memory.
+
+    >>> try:
+    ...     hugekit.unpack_vm("no-layout", "saved")
+    ... except OSError as error:
+    ...     print(error.strerror)
+    no-layout of the layout cannot be read: No such file or directory (os error 2)
+    """
 def warm(
     path: _Path,
     *,

@@ -92,7 +92,7 @@ fn are_neighbours(builder: &Builder, one: &Range<usize>, other: &Range<usize>) -
 type Take<'a, T> = dyn Fn(&Builder, *const [u8], &[NumberedRange]) -> Result<T, SnapshotError> + 'a;
 
 /// Takes each group of neighbours: together if possible, otherwise those that touch together, otherwise one by one.
-/// Returns what was taken, with its ranges.
+/// Returns the result of each group, with its ranges.
 fn take_groups<'a, T>(
     builder: &Builder,
     ranges: &'a [NumberedRange],

@@ -10,6 +10,7 @@ use clap::Args;
 use hugekit_delta::{Reader, StateId};
 use hugekit_image::{Image, ImageBuilder};
 use hugekit_sys::file_stamp::FileStamp;
+use hugekit_vm::oci::{PackedCpu, PackedVm};
 use hugekit_vm::pager::{Pager, PagerError, PagerOptions, Source};
 
 use crate::image;
@@ -36,7 +37,7 @@ pub(crate) struct PagerCommand {
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
     /// The memory file of the snapshot, or a full delta
-    #[arg(long, value_name = "FILE", required_unless_present = "image")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["image", "oci"])]
     file: Option<PathBuf>,
     /// Deltas of the memory file, the oldest first: the pager keeps the result in memory
     #[arg(value_name = "DELTA", requires = "file")]
@@ -48,6 +49,10 @@ pub(crate) struct PagerCommand {
     /// An image of a broker instead of a memory file (`hugekit image load`)
     #[arg(long, value_name = "NAME", conflicts_with = "file")]
     image: Option<String>,
+    /// A packed VM instead of a memory file: its memory is read from the layout without unpacking
+    /// it (`hugekit image pack`)
+    #[arg(long, value_name = "LAYOUT[:TAG]", conflicts_with_all = ["file", "image"])]
+    oci: Option<PathBuf>,
     /// The broker's socket [default: /run/hugekit/broker.sock, or below `XDG_RUNTIME_DIR`]
     #[arg(long, value_name = "PATH", requires = "image")]
     broker: Option<PathBuf>,
@@ -71,6 +76,9 @@ impl PagerCommand {
     }
 
     fn source(&self) -> anyhow::Result<Source> {
+        if let Some(layout) = &self.oci {
+            return Self::source_of_layout(layout);
+        }
         let Some(file) = &self.file else { return self.source_of_image() };
         if self.deltas.is_empty() {
             return Ok(Source::open(file).map_err(PagerError::from)?);
@@ -92,6 +100,18 @@ impl PagerCommand {
         Ok(source.map_err(PagerError::from)?)
     }
 
+    fn source_of_layout(layout: &Path) -> anyhow::Result<Source> {
+        let vm = PackedVm::open(layout).map_err(image::of_oci)?;
+        let (packed, own) = (&vm.config().cpu, PackedCpu::of_this_machine());
+        if *packed != own {
+            log::line(&format!(
+                "note: the VM was packed on another CPU ({packed}) than this one ({own}): it may fail here"
+            ));
+        }
+        log::line(&format!("state of the VM: {}", vm.state_path().display()));
+        Ok(Source::of_packed(vm).map_err(PagerError::from)?)
+    }
+
     /// Returns the state that the first delta must begin with: without it, a delta of another VM of
     /// the same size would fit. `None` of a full delta, which has it itself.
     fn state_of_base(&self, path: &Path, file: &File) -> anyhow::Result<Option<StateId>> {
@@ -103,7 +123,7 @@ impl PagerCommand {
             Some(state) => Ok(Some(state)),
             None => Err(Remedied::error(
                 io::Error::other(format!(
-                    "nothing names the state of {}, so a delta of other memory could not be told",
+                    "nothing names the state of {}, so a delta of other memory would not be recognised",
                     path.display()
                 )),
                 Some(

@@ -8,22 +8,26 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use hugekit_sys::input;
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, openat};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::sink::Sink;
-use crate::vmm::hidden::{Hidden, LeftOver, Planned};
+use crate::vmm::hidden::{Hidden, LeftOver, Planned, above, is_free, name_of};
 
 pub(crate) const STATE: &str = "vmstate";
 
-/// The memory in the output: all memory, or the changes.
+/// The name of the folder of a series' checkpoint with a number, from 1 on.
+pub(crate) fn series_folder(number: u64) -> String {
+    format!("{number:06}")
+}
+
+/// The memory in the output: all of it, or the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputKind {
     Full,
@@ -62,13 +66,11 @@ impl PlannedOutput {
     /// Checks that the place is free.
     pub(crate) fn new(place: &Path, kind: OutputKind) -> Result<Self, CheckpointError> {
         let refused = |source| refused(place, source);
-        // `..` and `/` have no name, and are never free.
         let exists = || CheckpointError::Exists { path: place.to_owned() };
-        let name = CString::new(place.file_name().ok_or_else(exists)?.as_bytes());
-        let name = name.map_err(|error| refused(error.into()))?;
-        let hidden = Planned::new(beside(place), ".checkpoint", &[STATE, kind.file_name()]);
+        let name = name_of(place).ok_or_else(exists)?.map_err(refused)?;
+        let hidden = Planned::new(above(place), ".checkpoint", &[STATE, kind.file_name()]);
         let hidden = hidden.map_err(refused)?;
-        if !is_free(&hidden, &name).map_err(refused)? {
+        if !is_free(hidden.parent(), &name).map_err(refused)? {
             return Err(exists());
         }
         Ok(Self { place: place.to_owned(), name, hidden, kind })
@@ -156,22 +158,7 @@ impl Sink for Output {
     }
 }
 
-/// Returns true if there is no folder, or an empty folder, which rename(2) replaces. A link is not
-/// a folder.
-fn is_free(hidden: &Planned, name: &CString) -> io::Result<bool> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match openat(hidden.parent(), name, flags, Mode::empty()) {
-        Ok(folder) => Ok(std::fs::read_dir(input::path_of(&folder))?.next().is_none()),
-        Err(errno) => Ok(errno == Errno::NOENT),
-    }
-}
-
-fn beside(place: &Path) -> &Path {
-    place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Reserves room for a range. On a file system without reservation, a write may fail later if the
-/// file system is full.
+/// A file system that reserves nothing may be full later, which is an error then.
 fn reserve(file: &File, range: &Range<u64>) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), range.start, range.end - range.start) {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),

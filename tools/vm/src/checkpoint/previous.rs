@@ -13,9 +13,8 @@ use hugekit_sys::input;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::output::{OutputKind, STATE};
 
-/// The highest length of the state of a VM's devices in bytes. Firecracker's has some ten thousand
-/// bytes.
-const LONGEST_STATE: u64 = 64 << 20;
+/// Bytes that the state of a VM's devices has at most: Firecracker's has some ten thousand.
+pub(crate) const LONGEST_STATE: u64 = 64 << 20;
 
 /// Returns the ID of the state of a memory file, if the file is `memory` in a checkpoint's folder.
 /// Deltas of later checkpoints begin with this state. `None` for other files.
@@ -23,9 +22,14 @@ const LONGEST_STATE: u64 = 64 << 20;
 pub fn state_of(memory: &Path) -> Option<StateId> {
     let is_memory = memory.file_name().is_some_and(|name| name == OutputKind::Full.file_name());
     let state = is_memory.then(|| input::open(&memory.with_file_name(STATE)).ok())??;
-    let state = input::read(&state, LONGEST_STATE).ok()?;
-    let hash = blake3::hash(&state);
-    StateId::from_bytes(*hash.as_bytes().first_chunk()?).ok()
+    Some(state_id(&input::read(&state, LONGEST_STATE).ok()?))
+}
+
+/// The name of the memory that was saved with a state of devices.
+pub(crate) fn state_id(state: &[u8]) -> StateId {
+    let hash = blake3::hash(state);
+    let bytes = hash.as_bytes().first_chunk().expect("a hash has 32 bytes");
+    StateId::from_bytes(*bytes).expect("no state is known whose hash begins with 16 zeroes")
 }
 
 /// Returns the chain of these checkpoints, beginning with the oldest; `None` if there are none.

@@ -9,6 +9,7 @@ use std::time::Instant;
 use crate::checkpoint::checkpoints::Checkpoints;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::options::{CheckpointOptions, SeriesOptions};
+use crate::checkpoint::output::series_folder;
 use crate::checkpoint::report::CheckpointReport;
 use crate::checkpoint::tracked_vm::Afterwards;
 
@@ -42,7 +43,7 @@ pub fn checkpoint_series(
             checkpoints.begin_anew();
             since_full = 0;
         }
-        let (place, started) = (options.output.join(format!("{number:06}")), Instant::now());
+        let (place, started) = (options.output.join(series_folder(number)), Instant::now());
         let report = checkpoints.save(&place, started)?;
         since_full += 1;
         each(&place, &report);

@@ -6,6 +6,6 @@ mod control;
 mod devices;
 pub(crate) mod handshake;
 pub(crate) mod regions;
-mod state_file;
+pub(crate) mod state_file;
 
 pub(crate) use control::Firecracker;

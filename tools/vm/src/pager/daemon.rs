@@ -99,7 +99,11 @@ impl Pager {
         let listener = Listener::new(lock, SocketType::STREAM, mode);
         let listener = listener.map_err(|source| no_socket(socket, source))?;
         let stop = Bell::new().map_err(io::Error::from)?;
-        let sets = WorkingSets::new(options.working_set.as_deref(), source.path(), &folder);
+        let named = options.working_set.as_deref();
+        let sets = match source.working_set().filter(|_| named.is_none()) {
+            Some(set) => WorkingSets::known(set),
+            None => WorkingSets::new(named, source.path(), &folder),
+        };
         let descriptors = raise_descriptor_limit().saturating_sub(DESCRIPTORS);
         let most =
             usize::try_from(descriptors / DESCRIPTORS_OF_VM).map_or(MOST, |most| most.min(MOST));

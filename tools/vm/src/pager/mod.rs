@@ -15,7 +15,7 @@ mod source;
 mod state;
 mod vm;
 mod waiting;
-mod working_set;
+pub(crate) mod working_set;
 
 pub use crate::firecracker::handshake::HandshakeError;
 pub use crate::vmm::UnfitLayout;

@@ -34,7 +34,7 @@ pub struct PagerOptions {
     ))]
     pub prefetch: bool,
     /// The file with the memory that VMs touch first [default: FILE.working-set; of an
-    /// image, in the folder for the state of VMs]
+    /// image, in the folder for the state of VMs; of a layout, its layer or LAYOUT.working-set]
     #[cfg_attr(feature = "clap", arg(long, value_name = "PATH"))]
     pub working_set: Option<PathBuf>,
     /// Seconds to record the touches of a VM, if there is no such file.

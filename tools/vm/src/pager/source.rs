@@ -19,6 +19,11 @@ use hugekit_sys::{Remedy, data_runs, input, memfd};
 use memmap2::Mmap;
 use serde::{Deserialize, Serialize};
 
+use crate::oci::framed::TOGETHER;
+use crate::oci::frames::CHUNK;
+use crate::oci::memory::{PackedMemory, Windows};
+use crate::oci::{OciError, PackedVm};
+use crate::pager::working_set::WorkingSet;
 use crate::vmm::Arriving;
 
 /// The highest number of runs of data that are kept for a file. Bytes after the last run count as
@@ -149,6 +154,7 @@ impl fmt::Debug for Source {
 #[derive(Debug)]
 enum Bytes {
     File(KeptFile),
+    Packed(PackedMemory),
     Arriving(Arc<dyn Arriving>),
 }
 
@@ -188,6 +194,22 @@ impl Source {
         made_of: Vec<(PathBuf, File)>,
     ) -> Result<Self, SourceError> {
         Self::new(file, name, None, made_of)
+    }
+
+    /// The memory of a packed VM, which is read from its layout without unpacking it.
+    ///
+    /// # Errors
+    /// A blob cannot be looked at.
+    pub fn of_packed(vm: PackedVm) -> Result<Self, SourceError> {
+        let refused = |source| SourceError::Open { path: vm.reference.path.clone(), source };
+        let name = vm.reference.absolute().map_err(refused)?;
+        let parts = vm.memory.files().map(|file| {
+            let (path, stamp) = (fs::canonicalize(&file.path)?, FileStamp::of(&file.blob)?);
+            Ok(SourceFile { path: Some(path), stamp })
+        });
+        let parts = parts.collect::<io::Result<_>>().map_err(refused)?;
+        let (identity, len) = (MemoryIdentity { name, parts }, vm.memory.len());
+        Ok(Self { bytes: Bytes::Packed(vm.memory), identity, len, is_current: None })
     }
 
     fn new(
@@ -238,16 +260,54 @@ impl Source {
 
     /// Returns true if a later restore can use the same memory.
     pub(crate) fn is_kept(&self) -> bool {
-        matches!(self.bytes, Bytes::File(..))
+        !matches!(self.bytes, Bytes::Arriving(..))
+    }
+
+    /// The memory that VMs touch first, if the source itself knows it.
+    pub(crate) fn working_set(&self) -> Option<WorkingSet> {
+        let Bytes::Packed(memory) = &self.bytes else { return None };
+        memory.working_set().map(WorkingSet::new)
+    }
+
+    /// The unit in which the source reads: of others, nothing is read twice. `None` if it reads any bytes.
+    pub(crate) fn unit(&self) -> Option<u64> {
+        matches!(self.bytes, Bytes::Packed(..)).then_some(CHUNK)
+    }
+
+    /// The memory of a thread that reads all bytes in their order.
+    pub(crate) fn ahead(&self) -> Result<AheadOfSource<'_>, SourceError> {
+        let windows = match &self.bytes {
+            Bytes::Packed(memory) => Some(memory.windows(TOGETHER)),
+            _ => None,
+        };
+        let windows = windows.transpose().map_err(|why| self.refused(0, why))?;
+        Ok(AheadOfSource { source: self, windows })
+    }
+
+    fn refused(&self, offset: u64, why: OciError) -> SourceError {
+        let path = self.path().to_owned();
+        SourceError::Read { path, offset, source: io::Error::other(why) }
     }
 
     /// Opens the file from which a VM was restored, if it is unchanged.
     pub(crate) fn reopen(identity: &MemoryIdentity) -> Result<Self, SourceError> {
-        let source = Self::open(&identity.name)?;
+        let source = Self::open_again(&identity.name)?;
         if source.identity.has_same_bytes(identity) {
             return Ok(source);
         }
         Err(SourceError::Replaced { path: identity.name.clone() })
+    }
+
+    fn open_again(name: &Path) -> Result<Self, SourceError> {
+        if name.is_file() {
+            return Self::open(name);
+        }
+        match PackedVm::open(name) {
+            Ok(vm) => Self::of_packed(vm),
+            Err(why) => {
+                Err(SourceError::Open { path: name.to_owned(), source: io::Error::other(why) })
+            }
+        }
     }
 
     pub(crate) fn identity(&self) -> &MemoryIdentity {
@@ -316,6 +376,10 @@ impl Source {
     /// Reads all of these bytes of the file as it was opened.
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), SourceError> {
         let read = match &self.bytes {
+            // The hashes of its bytes were compared.
+            Bytes::Packed(memory) => {
+                return memory.read(offset, to).map_err(|why| self.refused(offset, why));
+            }
             Bytes::File(kept) => kept.file.read_exact_at(to, offset),
             Bytes::Arriving(memory) => memory
                 .data(&(offset..offset + to.len() as u64))
@@ -335,6 +399,7 @@ impl Source {
     pub(crate) fn mapped(&self, offsets: &Range<u64>) -> Option<&[u8]> {
         let mapped = match &self.bytes {
             Bytes::File(kept) => kept.mapped.as_ref()?,
+            Bytes::Packed(_) => return None,
             Bytes::Arriving(memory) => return memory.data(offsets).ok(),
         };
         let is_data = self.next_data(offsets.clone()).as_ref() == Some(offsets);
@@ -355,12 +420,33 @@ impl Source {
     /// holes has one run.
     pub(crate) fn next_data(&self, range: Range<u64>) -> Option<Range<u64>> {
         let data = match &self.bytes {
-            Bytes::File(kept) => &kept.data,
+            Bytes::File(kept) => kept.data.as_slice(),
+            Bytes::Packed(memory) => memory.data(),
             Bytes::Arriving(memory) => return memory.next_data(range),
         };
         let next = data.get(data.partition_point(|run| run.end <= range.start))?;
         let (start, end) = (next.start.max(range.start), next.end.min(range.end));
         (start < end).then_some(start..end)
+    }
+}
+
+/// A source that one thread reads in the order of its bytes.
+#[derive(Debug)]
+pub(crate) struct AheadOfSource<'a> {
+    source: &'a Source,
+    /// Set for a packed VM, whose blobs are read by larger pieces than those that are asked for.
+    windows: Option<Windows>,
+}
+
+impl AheadOfSource<'_> {
+    /// Does the same as [`Source::read`].
+    pub(crate) fn read(&mut self, offset: u64, to: &mut [u8]) -> Result<(), SourceError> {
+        match (&self.source.bytes, &mut self.windows) {
+            (Bytes::Packed(memory), Some(windows)) => {
+                memory.read_by(windows, offset, to).map_err(|why| self.source.refused(offset, why))
+            }
+            _ => self.source.read(offset, to),
+        }
     }
 }
 

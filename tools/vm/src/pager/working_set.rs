@@ -13,7 +13,8 @@ use hugekit_sys::input;
 use hugekit_sys::private_folder::PrivateFolder;
 use serde::{Deserialize, Serialize};
 
-use crate::pager::source::{MemoryIdentity, Version};
+use crate::pager::source::MemoryIdentity;
+pub(crate) use crate::pager::source::Version;
 
 const VERSION: u32 = 2;
 
@@ -69,10 +70,10 @@ impl WorkingSet {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Parses a file. `None` if the set is of other memory.
-    fn of_bytes(bytes: &[u8], length: u64, of: &MemoryIdentity) -> io::Result<Option<Self>> {
+    /// `None` if the set is of other memory.
+    fn of_bytes(bytes: &[u8], length: u64, of: &[Version]) -> io::Result<Option<Self>> {
         let written: Written = serde_json::from_slice(bytes)?;
-        if (written.version, written.length) != (VERSION, length) || written.of != of.versions() {
+        if (written.version, written.length) != (VERSION, length) || written.of != of {
             return Ok(None);
         }
         let mut end_before = 0;
@@ -86,13 +87,22 @@ impl WorkingSet {
         Ok(Some(Self { ranges }))
     }
 
-    fn to_bytes(&self, length: u64, of: &MemoryIdentity) -> io::Result<Vec<u8>> {
+    /// The bytes of the file with the set of memory that is made of these files.
+    pub(crate) fn to_bytes(&self, length: u64, of: Vec<Version>) -> io::Result<Vec<u8>> {
         let ranges = self.ranges.iter().map(|range| (range.start, range.end)).collect();
-        Ok(serde_json::to_vec(&Written { version: VERSION, length, of: of.versions(), ranges })?)
+        Ok(serde_json::to_vec(&Written { version: VERSION, length, of, ranges })?)
     }
 }
 
-/// The place in which the set of one memory is kept for later restores.
+/// Reads the set of memory that is made of files with these versions; `None` if the file is the set of other memory.
+///
+/// # Errors
+/// There is no file, others can have written it, or it is no set.
+pub(crate) fn read(path: &Path, length: u64, of: &[Version]) -> io::Result<Option<WorkingSet>> {
+    WorkingSet::of_bytes(&input::read_trusted(path, LONGEST)?, length, of)
+}
+
+/// The place where the set of one memory is kept for later restores.
 #[derive(Debug)]
 pub(crate) struct WorkingSets {
     place: SetPlace,
@@ -132,7 +142,12 @@ impl WorkingSets {
         Self { place, recorded: Mutex::new(None) }
     }
 
-    /// Makes the place for memory that no later restore uses.
+    /// The set that came with the memory. None is recorded.
+    pub(crate) fn known(set: WorkingSet) -> Self {
+        Self { place: SetPlace::None, recorded: Mutex::new(Some(Arc::new(set))) }
+    }
+
+    /// For memory that no later restore is from.
     pub(crate) fn none() -> Self {
         Self { place: SetPlace::None, recorded: Mutex::new(None) }
     }
@@ -155,7 +170,7 @@ impl WorkingSets {
             SetPlace::None => return Ok(None),
         };
         match read {
-            Ok(bytes) => Ok(WorkingSet::of_bytes(&bytes, length, of)?.map(Arc::new)),
+            Ok(bytes) => Ok(WorkingSet::of_bytes(&bytes, length, &of.versions())?.map(Arc::new)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -172,7 +187,7 @@ impl WorkingSets {
         of: &MemoryIdentity,
     ) -> io::Result<()> {
         *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(set));
-        let bytes = set.to_bytes(length, of)?;
+        let bytes = set.to_bytes(length, of.versions())?;
         match &self.place {
             SetPlace::File(path) => write_whole(path, &bytes),
             SetPlace::Folder(folder) => folder.write(OF_IMAGE.as_ref(), &bytes),
@@ -197,8 +212,8 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the path `MEMORY.working-set`.
-fn path_beside(memory: &Path) -> PathBuf {
+/// `MEMORY.working-set`.
+pub(crate) fn path_beside(memory: &Path) -> PathBuf {
     let mut path = memory.as_os_str().to_owned();
     path.push(".working-set");
     path.into()
@@ -316,7 +331,7 @@ mod tests {
                 of: of.versions(),
                 ranges: ranges.to_vec(),
             };
-            WorkingSet::of_bytes(&serde_json::to_vec(&written).unwrap(), 100, of)
+            WorkingSet::of_bytes(&serde_json::to_vec(&written).unwrap(), 100, &of.versions())
         };
         assert!(read(&[(0, 100)]).unwrap().is_some());
         for ranges in
@@ -324,6 +339,6 @@ mod tests {
         {
             assert!(read(ranges).is_err(), "{ranges:?}");
         }
-        assert!(WorkingSet::of_bytes(b"{}", 100, of).is_err());
+        assert!(WorkingSet::of_bytes(b"{}", 100, &of.versions()).is_err());
     }
 }

@@ -9,7 +9,28 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use hugekit_sys::input;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
+use rustix::io::Errno;
+
+/// Returns whether a folder can be moved to this name. An empty folder is as good as none: rename(2) replaces it. A link is
+/// not one.
+pub(crate) fn is_free(parent: impl AsFd, name: &CStr) -> io::Result<bool> {
+    match openat(parent, name, FOLDER | OFlags::NOFOLLOW, Mode::empty()) {
+        Ok(folder) => Ok(std::fs::read_dir(input::path_of(&folder))?.next().is_none()),
+        Err(errno) => Ok(errno == Errno::NOENT),
+    }
+}
+
+/// The last name of a path that a new folder may have. `None` of `..` and `/`, which are never free.
+pub(crate) fn name_of(place: &Path) -> Option<io::Result<CString>> {
+    Some(CString::new(place.file_name()?.as_bytes()).map_err(Into::into))
+}
+
+/// The folder that a new folder gets its name in.
+pub(crate) fn above(place: &Path) -> &Path {
+    place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
 
 /// A folder that will be made. Its name is known before, so a guard can remove the folder if this
 /// process is killed.
@@ -17,7 +38,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat
 pub(crate) struct Planned {
     parent: OwnedFd,
     name: CString,
-    /// The names of its future files.
+    /// The files that it will have, and then the folders within it.
     files: Vec<CString>,
 }
 
@@ -82,6 +103,12 @@ impl Hidden {
         Ok(openat(&self.folder, name, flags | OFlags::CLOEXEC, mode)?.into())
     }
 
+    /// Makes a folder within, and opens it.
+    pub(crate) fn folder(&self, name: &str) -> io::Result<OwnedFd> {
+        mkdirat(&self.folder, name, Mode::RWXU)?;
+        Ok(openat(&self.folder, name, FOLDER | OFlags::NOFOLLOW, Mode::empty())?)
+    }
+
     /// Opens a regular file that another process may have made.
     pub(crate) fn open(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -123,9 +150,7 @@ impl Drop for Hidden {
         if self.is_moved.load(Ordering::Relaxed) {
             return;
         }
-        for file in files {
-            let _ = unlinkat(&self.folder, file, AtFlags::empty());
-        }
+        remove_all(&self.folder, files);
         if is_same(&self.folder, parent, name) {
             let _ = unlinkat_folder(parent, name);
         }
@@ -141,6 +166,15 @@ fn is_same(folder: &OwnedFd, parent: &OwnedFd, name: &CStr) -> bool {
     let of_name = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
     let found = rustix::fs::fstat(folder).and_then(|held| Ok((held, of_name?)));
     found.is_ok_and(|(held, named)| (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino))
+}
+
+/// Only this user enters the folder, so no path within it leads through another user's link.
+fn remove_all(folder: &OwnedFd, names: &[CString]) {
+    for name in names {
+        if unlinkat(folder, name, AtFlags::empty()) == Err(Errno::ISDIR) {
+            let _ = unlinkat_folder(folder, name);
+        }
+    }
 }
 
 fn unlinkat_folder(parent: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
@@ -163,9 +197,7 @@ impl LeftOver {
     pub(crate) fn remove(&self) {
         let opened = openat(&self.parent, &self.name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
         if let Ok(folder) = opened {
-            for file in &self.files {
-                let _ = unlinkat(&folder, file, AtFlags::empty());
-            }
+            remove_all(&folder, &self.files);
         }
         let _ = unlinkat_folder(&self.parent, &self.name);
     }

@@ -6,6 +6,7 @@ mod kills;
 mod limits;
 mod lost;
 mod memory_file;
+mod packed;
 mod pager_process;
 mod refused;
 mod small;
@@ -22,6 +23,7 @@ fn main() {
     let trials: Vec<Trial> = [
         stock::trials(),
         small::trials(),
+        packed::trials(),
         lost::trials(),
         refused::trials(),
         hostile::trials(),

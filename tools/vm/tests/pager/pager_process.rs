@@ -10,6 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_sys::memfd;
+use hugekit_vm::oci::PackedVm;
 use hugekit_vm::pager::{Event, Pager, PagerOptions, Source, SourceError};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
@@ -32,6 +33,8 @@ pub(crate) struct Options {
     pub(crate) patience_ms: u64,
     /// Whether the pager copies the memory file to memory, which it seals.
     pub(crate) sealed: bool,
+    /// Whether the memory is a layout.
+    pub(crate) packed: bool,
     pub(crate) users: Vec<u32>,
     /// The limit of open files, if it is another one.
     pub(crate) files: Option<u64>,
@@ -51,6 +54,7 @@ impl Options {
             startup_ms: 100,
             patience_ms: 600_000,
             sealed: false,
+            packed: false,
             users: Vec::new(),
             files: None,
             errs: false,
@@ -171,7 +175,11 @@ pub(crate) fn run_if_asked() {
         ..PagerOptions::default()
     };
     let memory = &options.memory;
-    let source = if options.sealed { sealed(memory) } else { Source::open(memory) };
+    let source = match (options.sealed, options.packed) {
+        (true, _) => sealed(memory),
+        (_, true) => Source::of_packed(PackedVm::open(memory).unwrap()),
+        _ => Source::open(memory),
+    };
     let pager = Pager::start(arguments[1].as_ref(), of_pager, source.unwrap()).unwrap();
     eprintln!("listening");
     let stop = io::stdin();

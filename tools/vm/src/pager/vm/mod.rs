@@ -181,6 +181,16 @@ impl ServedVm {
     /// Finds the bytes of a piece in the memory file, and reads them to `room` if they are not
     /// mapped.
     fn find(&self, piece: Piece, room: &mut [u8]) -> Result<Found, SourceError> {
+        self.find_by(piece, room, |offset, to| self.source.read(offset, to))
+    }
+
+    /// Does the same, but `read` reads.
+    fn find_by(
+        &self,
+        piece: Piece,
+        room: &mut [u8],
+        read: impl FnOnce(u64, &mut [u8]) -> Result<(), SourceError>,
+    ) -> Result<Found, SourceError> {
         let offsets = piece.offsets();
         if self.source.next_data(offsets.clone()).is_none() {
             return self.source.check_unwritten().map(|()| Found::Hole);
@@ -188,7 +198,7 @@ impl ServedVm {
         if self.source.mapped(&offsets).is_some() {
             return Ok(Found::Mapped);
         }
-        self.source.read(piece.offset, &mut room[..piece.len as usize])?;
+        read(piece.offset, &mut room[..piece.len as usize])?;
         Ok(Found::Read)
     }
 

@@ -12,7 +12,7 @@ use rustix::process::setpriority_process;
 use super::demand::FAR;
 use super::wait::Bell;
 use super::{Found, ServedVm, VmError, pages_of};
-use crate::pager::source::SourceError;
+use crate::pager::source::{AheadOfSource, SourceError};
 use crate::pager::working_set::WorkingSet;
 use crate::vmm::Piece;
 
@@ -71,9 +71,12 @@ pub(super) fn run(
         // Of this thread. If the kernel refuses, it reads at the VM's priority.
         let _ = setpriority_process(None, NICE);
     }
-    let reader = Reader { vm, empty, filled, bell };
+    let read = || {
+        let source = vm.source.ahead().map_err(ReaderEnd::Source)?;
+        Reader { vm, source, empty, filled, bell }.read_all(set)
+    };
     // A panic must not end the threads of other VMs, which the scope of this one would.
-    let last = match catch_unwind(AssertUnwindSafe(|| reader.read_all(set))) {
+    let last = match catch_unwind(AssertUnwindSafe(read)) {
         Ok(Ok(())) => Chunk::End,
         Ok(Err(ReaderEnd::Source(error))) => Chunk::Failed(error.into()),
         Ok(Err(ReaderEnd::Hung)) => return,
@@ -85,25 +88,28 @@ pub(super) fn run(
 
 struct Reader<'a> {
     vm: &'a ServedVm,
+    source: AheadOfSource<'a>,
     empty: &'a Receiver<Vec<u8>>,
     filled: &'a Sender<Chunk>,
     bell: &'a Bell,
 }
 
 impl Reader<'_> {
-    fn read_all(&self, set: &WorkingSet) -> Result<(), ReaderEnd> {
-        let (unit, end) = (longest(self.vm), self.vm.layout.end());
+    fn read_all(&mut self, set: &WorkingSet) -> Result<(), ReaderEnd> {
+        let unit = self.vm.source.unit().unwrap_or(FAR).max(self.vm.layout.page());
+        let end = self.vm.layout.end();
         for offsets in set.in_units(unit, end).ranges() {
             self.read_range(offsets.clone(), true)?;
         }
-        for region in self.vm.layout.regions() {
+        let vm = self.vm;
+        for region in vm.layout.regions() {
             self.read_data(region.offsets())?;
         }
         Ok(())
     }
 
     /// Reads the data between holes.
-    fn read_data(&self, offsets: Range<u64>) -> Result<(), ReaderEnd> {
+    fn read_data(&mut self, offsets: Range<u64>) -> Result<(), ReaderEnd> {
         let longest = longest(self.vm);
         let mut next = offsets.start;
         while let Some(data) = self.vm.source.next_data(next..offsets.end) {
@@ -116,12 +122,13 @@ impl Reader<'_> {
         self.vm.source.check_unwritten().map_err(ReaderEnd::Source)
     }
 
-    fn read_range(&self, offsets: Range<u64>, is_wanted: bool) -> Result<(), ReaderEnd> {
+    fn read_range(&mut self, offsets: Range<u64>, is_wanted: bool) -> Result<(), ReaderEnd> {
         let longest = longest(self.vm);
         let mut start = offsets.start;
         while start < offsets.end {
             let end = ((start / longest + 1) * longest).min(offsets.end);
-            for piece in self.vm.layout.pieces(start..end) {
+            let vm = self.vm;
+            for piece in vm.layout.pieces(start..end) {
                 self.read_piece(piece, is_wanted)?;
             }
             start = end;
@@ -129,7 +136,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn read_piece(&self, piece: Piece, is_wanted: bool) -> Result<(), ReaderEnd> {
+    fn read_piece(&mut self, piece: Piece, is_wanted: bool) -> Result<(), ReaderEnd> {
         let last = piece.offset + piece.len - 1;
         let mut blocks = piece.offset / self.vm.block..=last / self.vm.block;
         if blocks.all(|block| self.vm.begun().has(block))
@@ -137,8 +144,28 @@ impl Reader<'_> {
         {
             return Ok(());
         }
+        let unit = match self.vm.source.unit() {
+            // Zeroes of the working set are supplied, too.
+            Some(unit) if !is_wanted => unit.max(self.vm.layout.page()),
+            _ => return self.read_part(piece, is_wanted),
+        };
+        // Only units that are not there yet: each one would be decompressed again.
+        let mut left = piece.offsets();
+        while let Some(missing) = self.vm.missing(left.clone()) {
+            let start = (missing.start / unit * unit).max(left.start);
+            let end = missing.end.next_multiple_of(unit).min(left.end);
+            let address = piece.address + (start - piece.offset);
+            self.read_part(Piece { address, offset: start, len: end - start }, is_wanted)?;
+            left.start = end;
+        }
+        Ok(())
+    }
+
+    fn read_part(&mut self, piece: Piece, is_wanted: bool) -> Result<(), ReaderEnd> {
         let mut room = self.empty.recv().map_err(|_| ReaderEnd::Hung)?;
-        let found = self.vm.find(piece, &mut room).map_err(ReaderEnd::Source)?;
+        let source = &mut self.source;
+        let found = self.vm.find_by(piece, &mut room, |offset, to| source.read(offset, to));
+        let found = found.map_err(ReaderEnd::Source)?;
         let read = Read { piece, found, room, is_wanted };
         self.filled.send(Chunk::Read(read)).map_err(|_| ReaderEnd::Hung)?;
         self.bell.ring();
