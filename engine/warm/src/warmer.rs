@@ -17,6 +17,7 @@ use hugekit_sys::page_cache::{self, CacheMapping};
 use hugekit_sys::pagemap::PageMap;
 use hugekit_sys::thread::spawn_scoped;
 use hugekit_sys::{HeapShortage, data_runs, headroom, input, memfd};
+use rustix::io::Errno;
 use rustix::param::page_size;
 use rustix::process::{Resource, getrlimit};
 
@@ -430,14 +431,16 @@ impl<'a> Work<'a> {
         Ok(CacheLock { mappings })
     }
 
-    fn unlocked(&self, errno: rustix::io::Errno) -> WarmError {
+    fn unlocked(&self, errno: Errno) -> WarmError {
         if let Err(truncated) = self.check_is_whole() {
             return truncated;
         }
+        let needed = self.units.bytes();
         match (errno, getrlimit(Resource::Memlock).current) {
-            (rustix::io::Errno::NOMEM | rustix::io::Errno::PERM, Some(limit)) => {
-                WarmError::LockLimit { needed: self.units.bytes(), limit }
-            }
+            // Memory that is locked already counts, too.
+            (Errno::NOMEM, Some(limit)) => WarmError::LockLimit { needed, limit },
+            // A filter of system calls refuses by the same number.
+            (Errno::PERM, Some(limit)) if limit < needed => WarmError::LockLimit { needed, limit },
             _ => WarmError::of("mlock")(errno),
         }
     }

@@ -22,31 +22,48 @@ pub(crate) struct Destination {
 /// Memory of earlier stagings, which later ones of the same length use again: the kernel need not find and clear it. Clones
 /// are the same memory, which is freed with the last of them, and with the last staging.
 #[derive(Clone, Debug, Default)]
-pub struct KeptMemory(Arc<Mutex<Vec<(usize, PrivateBytes)>>>);
+pub struct KeptMemory(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    free: Vec<(usize, PrivateBytes)>,
+    /// The lengths of the memory that stagings use now.
+    used: Vec<usize>,
+}
 
 impl KeptMemory {
     /// Frees the memory that no staging uses now.
     pub fn clear(&self) {
-        let kept = std::mem::take(&mut *self.lock());
-        drop(kept);
+        let free = std::mem::take(&mut self.lock().free);
+        drop(free);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(usize, PrivateBytes)>> {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self, len: usize) -> Option<PrivateBytes> {
         let mut kept = self.lock();
-        let found = kept.iter().position(|(other, _)| *other == len)?;
-        Some(kept.swap_remove(found).1)
+        kept.used.push(len);
+        let found = kept.free.iter().position(|(other, _)| *other == len)?;
+        Some(kept.free.swap_remove(found).1)
+    }
+
+    /// Keeps memory, unless a later staging has memory of this length, which comes back, too.
+    fn give_back(&self, len: usize, bytes: Option<PrivateBytes>) {
+        let mut kept = self.lock();
+        if let Some(used) = kept.used.iter().position(|&used| used == len) {
+            kept.used.swap_remove(used);
+        }
+        if !kept.used.contains(&len) {
+            kept.free.extend(bytes.map(|bytes| (len, bytes)));
+        }
     }
 }
 
 impl Drop for Destination {
     fn drop(&mut self) {
-        if let Some(bytes) = self.bytes.take() {
-            self.kept.lock().push((self.len, bytes));
-        }
+        self.kept.give_back(self.len, self.bytes.take());
     }
 }
 
@@ -55,11 +72,12 @@ impl Destination {
         let offset = range.start % HUGE_PAGE_BYTES;
         let len = offset + range.len();
         let reused = kept.take(len).filter(|bytes| bytes.forbid_reads().is_ok());
-        let bytes = match reused {
-            Some(bytes) => bytes,
-            None => Self::mapped(len)?,
-        };
-        Ok(Self { bytes: Some(bytes), len, offset, kept: kept.clone() })
+        // From here on, the drop gives the length back.
+        let mut this = Self { bytes: reused, len, offset, kept: kept.clone() };
+        if this.bytes.is_none() {
+            this.bytes = Some(Self::mapped(len)?);
+        }
+        Ok(this)
     }
 
     fn mapped(len: usize) -> io::Result<PrivateBytes> {

@@ -126,11 +126,8 @@ fn staging_uses_kept_memory_again(fault_mode: FaultMode) {
         starts.push(stagings[0].memory().start());
         store_all(&memory, 0);
         assert!(words(&staged(stagings, 1)[0]).all(|word| word == value));
-        if value == 3 {
-            kept.clear();
-        }
     }
-    assert!(starts[0] == starts[1] && starts[1] == starts[2], "{starts:?}");
+    assert!(starts[1..].iter().all(|start| *start == starts[0]), "{starts:?}");
 }
 
 /// The rest is not copied, and the owner writes without a fault.

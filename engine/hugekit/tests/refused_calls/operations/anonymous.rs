@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
-use hugekit::snapshot::{Builder, Epoch, Reserve, View};
+use hugekit::snapshot::{Builder, Epoch, KeptMemory, Reserve, Staging, View};
 use hugekit::{HUGE_PAGE_BYTES, Snapshot, SnapshotError};
 use hugekit_testing::states::try_save;
 
@@ -20,6 +20,9 @@ pub(super) const EACH: &[(&str, Run)] = hugekit_testing::checks![
     snapshotted_memory_is_written,
     a_snapshot_is_read,
     a_snapshot_is_copied,
+    memory_is_staged,
+    staged_memory_is_written,
+    a_staging_is_copied,
     a_snapshot_is_viewed,
     a_snapshot_is_dropped,
     a_snapshot_is_copied_in_the_background,
@@ -129,6 +132,53 @@ fn a_snapshot_is_copied(point: &Point, _: Backing, fault_mode: FaultMode) {
     if point.unless_lost(read, SnapshotError::kind).is_some() {
         point.check(is_first(&copy), "the snapshot changed");
     }
+    write(&memory, 9);
+    point.check(holds(&memory, 9), "not as written");
+}
+
+fn staged(
+    fault_mode: FaultMode,
+    memory: &Memory,
+    kept: &KeptMemory,
+) -> Result<Vec<Staging>, SnapshotError> {
+    // SAFETY: no thread blocks SIGBUS, or has the kernel write there.
+    unsafe { builder(fault_mode).stage_many(&[memory.range()], kept) }
+}
+
+/// Copies the rest of a staging. Its memory has the bytes as they were, or there is an error.
+fn is_copied_as_staged(point: &Point, staging: Staging) {
+    let copy = staging.memory();
+    if point.unless_lost(staging.copy(None), SnapshotError::kind).is_some() {
+        // SAFETY: the memory has as many bytes, and nobody writes to them any more.
+        let copy = unsafe { std::slice::from_raw_parts(copy.start(), LEN) };
+        point.check(is_first(copy), "the staging changed");
+    }
+}
+
+fn memory_is_staged(point: &Point, _: Backing, fault_mode: FaultMode) {
+    let (memory, kept) = (memory(), KeptMemory::default());
+    let stagings = point.refuse(|| staged(fault_mode, &memory, &kept));
+    let stagings = point.unless_refused(stagings, SnapshotError::kind);
+    write(&memory, 8);
+    stagings.into_iter().flatten().for_each(|staging| is_copied_as_staged(point, staging));
+    point.check(holds(&memory, 8), "not as written");
+}
+
+fn staged_memory_is_written(point: &Point, _: Backing, fault_mode: FaultMode) {
+    let memory = memory();
+    let stagings = staged(fault_mode, &memory, &KeptMemory::default()).unwrap();
+    point.refuse(|| write(&memory, 8));
+    point.check(holds(&memory, 8), "not as written");
+    stagings.into_iter().for_each(|staging| is_copied_as_staged(point, staging));
+}
+
+fn a_staging_is_copied(point: &Point, _: Backing, fault_mode: FaultMode) {
+    let memory = memory();
+    let stagings = staged(fault_mode, &memory, &KeptMemory::default()).unwrap();
+    memory.words()[0].store(8, Ordering::Relaxed);
+    point.refuse(|| {
+        stagings.into_iter().for_each(|staging| is_copied_as_staged(point, staging));
+    });
     write(&memory, 9);
     point.check(holds(&memory, 9), "not as written");
 }
