@@ -12,8 +12,8 @@ use hugekit::pool::{
 };
 use hugekit::region::{ForkBuilder, ForkError, PinnedRange, RegionBuilder};
 use hugekit::snapshot::{
-    Builder, Changes, Collapsed, Epoch, Granule, Reserve, SnapshotReader, SnapshotStats,
-    Unsuitable, View,
+    Builder, Changes, Collapsed, Epoch, Granule, KeptMemory, Reserve, SnapshotReader,
+    SnapshotStats, StagedMemory, Staging, Unsuitable, View,
 };
 use hugekit::{
     ClearError, CopyError, ErrorKind, HeapShortage, HintError, Operation, Pool, PoolError,
@@ -54,6 +54,7 @@ any_thread!(Pool, PoolBuilder<'static>, BackingReport, Fallback, InheritedMemory
 any_thread!(Region, SharedRegion, PinnedRange, RegionBuilder<'static>);
 any_thread!(ForkBuilder<'static>);
 any_thread!(Snapshot, Builder, Changes, Epoch, Reserve, SnapshotStats, Collapsed);
+any_thread!(Staging, StagedMemory, KeptMemory);
 any_thread!(View<&'static Snapshot>, View<Arc<Snapshot>>, SnapshotReader<'static>);
 any_thread!(Image, ImageBuilder<'static>, PrivateMapping, ImageRange);
 any_thread!(Lease, MemoryFile, Peer, Answer, Payer, Request, LeaseRow, Status);
